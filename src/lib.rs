@@ -1,0 +1,24 @@
+//! Ringway: a Redis/Valkey Cluster proxy built for io_uring. `src/README.md` is the map.
+//!
+//! The `mod` lines below are in reading order. Not here: the program's start (`main.rs`).
+
+pub mod limits;
+
+pub mod resp;
+
+pub mod command;
+
+pub mod cluster;
+
+pub mod config;
+
+pub mod metrics;
+
+pub mod proxy;
+
+#[allow(unsafe_code, reason = "the kernel's interface: the only room that may")]
+pub mod ring;
+
+pub mod topology;
+
+pub mod reactor;
