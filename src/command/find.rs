@@ -40,7 +40,7 @@ pub enum LookupError {
     WrongArity(&'static Command),
 }
 
-/// What the words ask for: the command or, for a container, the subcommand; number of words checked.
+/// What the words ask for: the command or, for a container, the subcommand; their number checked.
 #[inline]
 pub fn lookup(args: &Args) -> Result<&'static Command, LookupError> {
     let name = args.get(0).unwrap_or_default();

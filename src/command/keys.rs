@@ -1,11 +1,13 @@
 //! Where the keys of a request are: the general rules, as COMMAND key specifications have them.
 //!
-//! Doubt about syntax is never an error of ours: the node judges. Only where redis-server counts keys
-//! before anything else (EVAL) its error texts are given. Not here: the commands whose options
-//! must be walked (`walk.rs`), and whether keys share a slot (`proxy`).
+//! Doubt about syntax is never an error of ours: the node judges. Only where redis-server counts
+//! keys before anything else (EVAL) its error texts are given.
+//! Not here: the commands whose options must be walked (`walk.rs`), and whether keys share a slot
+//! (`proxy`).
 
 use super::{Class, Command, walk};
 use crate::resp::Span;
+use crate::resp::number::read_integer;
 
 /// The words of one request: spans into its bytes. Word 0 is the command's name.
 #[derive(Copy, Clone, Debug)]
@@ -28,12 +30,12 @@ impl<'a> Args<'a> {
     /// Word `index`; a span that does not fit the bytes gives what there is of it.
     #[inline]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
-        self.spans.get(index).map(|span| slice(self.bytes, *span))
+        self.spans.get(index).map(|span| span.of(self.bytes))
     }
 
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
-        self.spans.iter().map(move |span| slice(bytes, *span))
+        self.spans.iter().map(move |span| span.of(bytes))
     }
 
     /// Whether word `index` is there and is `word`, in any case.
@@ -42,21 +44,15 @@ impl<'a> Args<'a> {
     }
 }
 
-#[inline]
-fn slice(bytes: &[u8], span: Span) -> &[u8] {
-    let (start, end) = (span.start as usize, span.end as usize);
-    bytes.get(start..end.min(bytes.len())).unwrap_or_default()
-}
-
 /// One place where keys are. Words are counted from the command's name = 0; negative: from the end.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum KeyRule {
-    /// Words `first`, `first + step`, … up to `last`. A `limit` over 1: only the first 1/limit of them.
+    /// Words `first`, `first + step`, … up to `last`. A `limit` over 1: the first 1/limit of them.
     Range { first: i16, last: i16, step: i16, limit: i16 },
     /// Word `at` holds how many; the first is word `first`, then every `step` words.
     NumKeys { at: u8, first: u8, step: u8 },
-    /// After the word found from `from` on (negative: from the end, going backwards). `last`: how many
-    /// words beyond the first key, or counted from the end if negative.
+    /// After the word found from `from` on (negative: from the end, going backwards). `last`: how
+    /// many words beyond the first key, or counted from the end if negative.
     Keyword { word: Word, from: i16, last: i16, step: i16, limit: i16 },
     /// SORT: the word after the last STORE option.
     SortStore,
@@ -212,7 +208,7 @@ fn counted_keys(
     out: &mut Vec<u32>,
 ) -> Result<(), KeyError> {
     let (at, first, step) = (usize::from(at), usize::from(first), usize::from(step).max(1));
-    let count = args.get(at).and_then(parse_integer).ok_or(KeyError::NotInteger)?;
+    let count = args.get(at).and_then(read_integer).ok_or(KeyError::NotInteger)?;
     let room = args.len().saturating_sub(first);
     if count < 0 {
         return Err(KeyError::NegativeKeys);
@@ -244,16 +240,4 @@ fn after_keyword(word: Word, from: i16, args: &Args) -> Option<i16> {
 fn position(place: i16, argc: usize) -> Option<usize> {
     let distance = usize::from(place.unsigned_abs());
     if place >= 0 { Some(distance) } else { argc.checked_sub(distance) }
-}
-
-/// An integer as redis-server's `string2ll` takes it: no sign but `-`, no leading zero, no blanks.
-pub(super) fn parse_integer(text: &[u8]) -> Option<i64> {
-    let digits = text.strip_prefix(b"-").unwrap_or(text);
-    match digits {
-        [b'0'] if text.len() == 1 => Some(0),
-        [b'1'..=b'9', rest @ ..] if rest.iter().all(u8::is_ascii_digit) => {
-            std::str::from_utf8(text).ok()?.parse().ok()
-        }
-        _ => None,
-    }
 }

@@ -1,11 +1,12 @@
-//! What a command is: arity, flags, where its keys are, and its class, which says how it is handled.
+//! What a command is: arity, flags, where its keys are, and its class (how it is handled).
 //!
 //! Facts: `shared/data/commands.tsv`. Classes: `research/routing-policy.md` 4.2.
-//! Not here: what is done for a class, and every reply text but those that key counting needs (`proxy`).
+//! Not here: what is done for a class, and every reply text but those of key counting (`proxy`).
 
 mod find;
 mod flags;
 mod keys;
+mod learned;
 mod row;
 mod split;
 mod table;
@@ -14,11 +15,14 @@ mod walk;
 #[cfg(test)]
 mod keys_tests;
 #[cfg(test)]
+mod learned_tests;
+#[cfg(test)]
 mod table_tests;
 
 pub use find::{COMMANDS, LookupError, find, find_sub, lookup};
 pub use flags::Flags;
 pub use keys::{Args, KeyError, KeyRule, Word, keys_of};
+pub use learned::{Learned, LearnedCommand};
 pub use split::{SplitShape, split_shape};
 pub use walk::blocks;
 
@@ -150,8 +154,8 @@ impl Command {
         }
     }
 
-    /// As `plain_first_key`, and nothing else to think about: class Read or Write, and it may run on
-    /// a shared backend (no fence). `None` says only: take the long way.
+    /// As `plain_first_key`, and nothing else to think about: class Read or Write, and it may run
+    /// on a shared backend (no fence). `None` says only: take the long way.
     #[inline]
     pub const fn route_fast(&self) -> Option<u8> {
         match self.fast_key {

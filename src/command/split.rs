@@ -1,4 +1,5 @@
-//! How a request of the classes C, D and E may be cut: which words go with a key, which with every part.
+//! How a request of the classes C, D and E may be cut: which words go with a key, which with every
+//! part.
 //!
 //! Not here: the cutting and the merging (`proxy/split.rs`).
 
@@ -19,7 +20,8 @@ pub struct SplitShape {
     pub tail: usize,
 }
 
-/// `keys`: what `keys_of` found, without error. `None`: must stay in one piece, as MSETEX with NX or XX.
+/// `keys`: what `keys_of` found, without error. `None`: must stay in one piece, as MSETEX with NX
+/// or XX.
 pub fn split_shape(command: &Command, args: &Args, keys: &[u32]) -> Option<SplitShape> {
     let splits = matches!(command.class, Class::SplitValues | Class::SplitCount | Class::SplitAll);
     if !splits || keys.is_empty() {

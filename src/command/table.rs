@@ -1,8 +1,8 @@
 //! The table: one row for each command and subcommand that redis-server or valkey-server knows.
 //!
 //! Pure data, in the order of `shared/data/commands.tsv` (Valkey 9.1 and Redis 8.10): a container,
-//! then its subcommands. Classes: `research/routing-policy.md` 4.2. Where the two projects differ in
-//! arity the looser one stands, so that the node judges. Merging is `Default` where not stated.
+//! then its subcommands. Classes: `research/routing-policy.md` 4.2. Where the two projects differ
+//! in arity the looser one stands, so that the node judges. Merging is `Default` where not stated.
 //!
 //! Not here: what the columns mean (`row.rs`) and how a row is found (`find.rs`).
 

@@ -1,7 +1,7 @@
 //! Walkers for commands whose keys only their options tell: SORT, GEORADIUS, XREAD, MIGRATE.
 //!
-//! Each reads the options as redis-server's own command does, since a word such as STORE or STREAMS may
-//! as well be a name (`shared/data/commands.README.md`, "Where the key rules alone mislead").
+//! Each reads the options as redis-server's own command does, since a word such as STORE or STREAMS
+//! may as well be a name (`shared/data/commands.README.md`, "Where the key rules alone mislead").
 //! Not here: all other key rules (`keys.rs`).
 
 use super::keys::Args;
