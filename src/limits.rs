@@ -42,6 +42,14 @@ pub const LEARNED_SUBCOMMANDS_MAX: usize = 128;
 pub const LEARNED_KEY_RULES_MAX: usize = 16;
 pub const LEARNED_NAME_MAX: usize = 64;
 
+// --- cluster ----------------------------------------------------------------------------------
+
+/// Bytes of a host name or address, at most (RFC 1035: a name has at most 255).
+pub const HOST_BYTES_MAX: usize = 255;
+
+/// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
+pub const NODES_MAX: usize = 4096;
+
 // --- proxy ------------------------------------------------------------------------------------
 
 /// Redirects that one request may follow (routing-policy 4.3).
@@ -51,6 +59,8 @@ const _: () = {
     // Spans are u32 offsets into one request.
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);
     assert!(REQUEST_BULK_MAX <= REQUEST_TOTAL_MAX);
+    // Node indexes are u16, and the highest value means "nobody".
+    assert!(NODES_MAX < u16::MAX as usize);
     assert!(UNAUTHENTICATED_ARGUMENTS_MAX < REQUEST_ARGUMENTS_MAX);
     assert!(UNAUTHENTICATED_BULK_MAX < REQUEST_BULK_MAX);
     // What could be stored can be read back.
