@@ -123,11 +123,11 @@ pub struct Proxy {
     keys: Vec<u32>,
     inline: Vec<u8>,
     scratch: Vec<u8>,
+    merged: Vec<u8>,
+    lost: Vec<(u32, bool, Option<Vec<u8>>)>,
     cut: Cut,
     random: RandomState,
     random_count: u64,
-    /// `dispatch`'s table by command id.
-    fast: Box<[dispatch::Fast]>,
     limits: RequestLimits,
     limits_unauthenticated: RequestLimits,
     next_client_id: u64,
@@ -183,10 +183,11 @@ impl Proxy {
             keys: Vec::new(),
             inline: Vec::new(),
             scratch: Vec::new(),
+            merged: Vec::new(),
+            lost: Vec::new(),
             cut: Cut::default(),
             random: RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]),
             random_count: 0,
-            fast: dispatch::fast_table(&settings),
             limits,
             limits_unauthenticated: RequestLimits::unauthenticated(),
             next_client_id: first_client_id,
@@ -220,7 +221,7 @@ impl Proxy {
     /// The line that a refused client is sent.
     pub fn refusal() -> Vec<u8> {
         let mut out = Vec::new();
-        local::errors::max_clients(&mut out);
+        local::errors::maxclients(&mut out);
         out
     }
 
@@ -389,6 +390,7 @@ impl Proxy {
     pub fn flush(&mut self, actions: &mut Vec<Action>) {
         while let Some(c) = self.resuming.pop() {
             self.clients[c].resuming = false;
+            self.release_held(c);
             self.resume(c);
         }
         let mut dirty = std::mem::take(&mut self.dirty_backends);
