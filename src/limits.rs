@@ -4,7 +4,7 @@
 
 // --- resp -------------------------------------------------------------------------------------
 
-/// Arguments of one request, at most (redis-server: `1024*1024`, networking.c).
+/// Arguments of one request, at most (redis-server up to 6.2: `1024*1024`; 7.0: `INT_MAX`).
 pub const REQUEST_ARGUMENTS_MAX: u32 = 1024 * 1024;
 
 /// Bytes of one bulk string, at most (redis-server: `proto-max-bulk-len` 512 MB).
