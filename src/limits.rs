@@ -50,6 +50,22 @@ pub const HOST_BYTES_MAX: usize = 255;
 /// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
 pub const NODES_MAX: usize = 4096;
 
+// --- topology ---------------------------------------------------------------------------------
+
+/// Bytes that one conversation about the map may read, in all. CLUSTER SLOTS of 1,000 nodes with
+/// scattered slots has been seen at 6 MB (envoy#36764).
+pub const CONVERSATION_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Milliseconds that one conversation may take once connected.
+pub const CONVERSATION_MS_MAX: u64 = 2000;
+
+/// Milliseconds between two conversations of one pool: least, and while they bring no news.
+pub const REFRESH_GAP_MS: u64 = 200;
+pub const REFRESH_GAP_MS_MAX: u64 = 1000;
+
+/// Redirects to unknown places that wait for one refresh, at most.
+pub const UNCONFIRMED_MAX: usize = 64;
+
 // --- proxy ------------------------------------------------------------------------------------
 
 /// Redirects that one request may follow (routing-policy 4.3).
@@ -59,6 +75,7 @@ const _: () = {
     // Spans are u32 offsets into one request.
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);
     assert!(REQUEST_BULK_MAX <= REQUEST_TOTAL_MAX);
+    assert!(REFRESH_GAP_MS < REFRESH_GAP_MS_MAX && REFRESH_GAP_MS_MAX < CONVERSATION_MS_MAX);
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
     assert!(UNAUTHENTICATED_ARGUMENTS_MAX < REQUEST_ARGUMENTS_MAX);
