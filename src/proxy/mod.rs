@@ -1,1 +1,4 @@
 //! Room proxy.
+
+pub mod local;
+pub mod session;
