@@ -23,6 +23,14 @@ pub const UNAUTHENTICATED_BULK_MAX: u64 = 16 * 1024;
 /// Depth to which `resp::value` builds a tree.
 pub const VALUE_DEPTH_MAX: usize = 128;
 
+// --- cluster ----------------------------------------------------------------------------------
+
+/// Bytes of a host name or address, at most (RFC 1035: a name has at most 255).
+pub const HOST_BYTES_MAX: usize = 255;
+
+/// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
+pub const NODES_MAX: usize = 4096;
+
 // --- proxy ------------------------------------------------------------------------------------
 
 /// Redirects that one request may follow (routing-policy 4.3).
@@ -32,4 +40,6 @@ const _: () = {
     // Spans are u32 offsets into one request.
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);
     assert!(REQUEST_BULK_MAX <= REQUEST_TOTAL_MAX);
+    // Node indexes are u16, and the highest value means "nobody".
+    assert!(NODES_MAX < u16::MAX as usize);
 };
