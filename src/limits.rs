@@ -36,6 +36,13 @@ pub const NODES_MAX: usize = 4096;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
+pub const DATABASES_ANNOUNCED: u8 = 16;
+
+/// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.
+/// Ours: redis-server takes any length, but an idle client must stay small.
+pub const CLIENT_DETAIL_MAX: usize = 512;
+
 const _: () = {
     // Spans are u32 offsets into one request.
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);
