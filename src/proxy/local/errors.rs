@@ -227,7 +227,9 @@ pub(super) fn fixed(out: &mut Vec<u8>, text: &str) {
 pub(super) fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
     out.push(b'-');
     for part in parts {
-        out.extend(part.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }));
+        out.extend(
+            part.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }),
+        );
     }
     out.extend_from_slice(b"\r\n");
 }

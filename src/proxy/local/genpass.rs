@@ -59,7 +59,8 @@ fn key(world: &World) -> [u32; 8] {
 }
 
 fn block(key: &[u32; 8], counter: u32, nonce: [u32; 3]) -> [u32; 16] {
-    let mut start = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut start =
+        [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     start[4..12].copy_from_slice(key);
     start[12] = counter;
     start[13..].copy_from_slice(&nonce);
@@ -95,7 +96,8 @@ mod tests {
     /// RFC 8439, 2.3.2.
     #[test]
     fn the_block_function_gives_the_standards_example() {
-        let key = std::array::from_fn(|i| u32::from_le_bytes([0, 1, 2, 3].map(|b| b + 4 * i as u8)));
+        let key =
+            std::array::from_fn(|i| u32::from_le_bytes([0, 1, 2, 3].map(|b| b + 4 * i as u8)));
         let words = block(&key, 1, [0x0900_0000, 0x4a00_0000, 0]);
         assert_eq!(words[..4], [0xe4e7_f110, 0x1559_3bd1, 0x1fdd_0f50, 0xc471_20a3]);
         assert_eq!(words[12..], [0xd19c_12b5, 0xb94e_16de, 0xe883_d0cb, 0x4e3c_50a2]);

@@ -97,21 +97,37 @@ static TEXTS: &[(&str, &[&str])] = &[
     ("HOTKEYS", &["GET", "RESET", "STOP"]),
     (
         "LATENCY",
-        &["DOCTOR", "GRAPH <event>", "HISTOGRAM [<command> ...]", "HISTORY <event>", "LATEST",
-          "RESET [<event> ...]"],
+        &[
+            "DOCTOR",
+            "GRAPH <event>",
+            "HISTOGRAM [<command> ...]",
+            "HISTORY <event>",
+            "LATEST",
+            "RESET [<event> ...]",
+        ],
     ),
     ("MEMORY", &["PURGE", "USAGE <key> [SAMPLES <count>]"]),
     ("MODULE", &["LIST"]),
     ("OBJECT", &["ENCODING <key>", "FREQ <key>", "IDLETIME <key>", "REFCOUNT <key>"]),
     (
         "PUBSUB",
-        &["CHANNELS [<pattern>]", "NUMPAT", "NUMSUB [<channel> ...]", "SHARDCHANNELS [<pattern>]",
-          "SHARDNUMSUB [<shardchannel> ...]"],
+        &[
+            "CHANNELS [<pattern>]",
+            "NUMPAT",
+            "NUMSUB [<channel> ...]",
+            "SHARDCHANNELS [<pattern>]",
+            "SHARDNUMSUB [<shardchannel> ...]",
+        ],
     ),
     (
         "SCRIPT",
-        &["EXISTS <sha1> [<sha1> ...]", "FLUSH [ASYNC|SYNC]", "KILL", "LOAD <script>",
-          "SHOW <sha1>"],
+        &[
+            "EXISTS <sha1> [<sha1> ...]",
+            "FLUSH [ASYNC|SYNC]",
+            "KILL",
+            "LOAD <script>",
+            "SHOW <sha1>",
+        ],
     ),
     ("SLOWLOG", &["GET [<count>]", "LEN", "RESET"]),
     (

@@ -278,18 +278,30 @@ fn role(out: &mut Vec<u8>) {
 
 /// The categories of redis-server 7.0 (acl.c).
 const CATEGORIES: [&str; 21] = [
-    "keyspace", "read", "write", "set", "sortedset", "list", "hash", "string", "bitmap",
-    "hyperloglog", "geo", "stream", "pubsub", "admin", "fast", "slow", "blocking", "dangerous",
-    "connection", "transaction", "scripting",
+    "keyspace",
+    "read",
+    "write",
+    "set",
+    "sortedset",
+    "list",
+    "hash",
+    "string",
+    "bitmap",
+    "hyperloglog",
+    "geo",
+    "stream",
+    "pubsub",
+    "admin",
+    "fast",
+    "slow",
+    "blocking",
+    "dangerous",
+    "connection",
+    "transaction",
+    "scripting",
 ];
 
-fn acl(
-    sub: &str,
-    args: &Args,
-    session: &mut Session,
-    world: &World,
-    out: &mut Vec<u8>,
-) -> Answer {
+fn acl(sub: &str, args: &Args, session: &mut Session, world: &World, out: &mut Vec<u8>) -> Answer {
     match sub {
         "WHOAMI" => write::bulk(out, session.user_name().as_bytes()),
         "CAT" if args.len() == 2 => {
