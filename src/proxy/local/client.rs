@@ -6,10 +6,11 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-use super::{Answer, World, errors, numbers};
+use super::{Answer, World, errors};
 use crate::command::{Args, COMMANDS};
 use crate::limits::CLIENT_DETAIL_MAX;
 use crate::proxy::session::{ReplyMode, Session};
+use crate::resp::number::read_integer;
 use crate::resp::{Version, write};
 
 /// Answers `CLIENT <sub>`.
@@ -21,8 +22,8 @@ pub(super) fn answer(
     out: &mut Vec<u8>,
 ) -> Answer {
     match sub {
-        "ID" => write::integer(out, session.id.cast_signed()),
-        "INFO" => return Answer::ListClients(ClientFilter::only(session.id)),
+        "ID" => write::integer(out, session.id as i64),
+        "INFO" => return Answer::ListClients(Box::new(ClientFilter::only(session.id))),
         "LIST" => return list(args, out),
         "KILL" => return kill(args, session, world, out),
         "UNBLOCK" => return unblock(args, out),
@@ -44,7 +45,7 @@ pub(super) fn answer(
         // Capabilities say what the client could bear; we need none of it.
         "CAPA" => write::simple(out, "OK"),
         "TRACKING" => tracking(args, out),
-        "CACHING" => caching(args, out),
+        "CACHING" => caching(out),
         "TRACKINGINFO" => tracking_info(session.version, out),
         "GETREDIR" => write::integer(out, -1),
         "PAUSE" | "UNPAUSE" => errors::refused(out, &format!("CLIENT {sub}")),
@@ -149,8 +150,7 @@ fn tracking(args: &Args, out: &mut Vec<u8>) {
     }
 }
 
-fn caching(args: &Args, out: &mut Vec<u8>) {
-    let _ = args;
+fn caching(out: &mut Vec<u8>) {
     let text = "ERR CLIENT CACHING can be called only when the client is in tracking mode with \
                 OPTIN or OPTOUT mode enabled";
     errors::fixed(out, text);
@@ -229,11 +229,14 @@ fn list(args: &Args, out: &mut Vec<u8>) -> Answer {
         let name = args.get(3).unwrap_or_default();
         match client_kind(name) {
             Some(kind) => filter.kind = Some(kind),
-            None => return unknown_kind(name, out),
+            None => {
+                unknown_kind(name, out);
+                return Answer::Replied;
+            }
         }
     } else if args.len() > 3 && option.eq_ignore_ascii_case(b"ID") {
         for id in args.iter().skip(3) {
-            let Some(id) = numbers::integer(id) else {
+            let Some(id) = read_integer(id) else {
                 errors::fixed(out, "ERR Invalid client ID");
                 return Answer::Replied;
             };
@@ -244,13 +247,14 @@ fn list(args: &Args, out: &mut Vec<u8>) -> Answer {
         errors::syntax(out);
         return Answer::Replied;
     }
-    Answer::ListClients(filter)
+    Answer::ListClients(Box::new(filter))
 }
 
 fn kill(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) -> Answer {
     if args.len() == 3 {
         let peer = Some(side(args.get(2).unwrap_or_default()));
-        return Answer::KillClients(ClientFilter { peer, old_form: true, ..Default::default() });
+        let filter = ClientFilter { peer, old_form: true, ..Default::default() };
+        return Answer::KillClients(Box::new(filter));
     }
     let mut filter = ClientFilter { skip: Some(session.id), ..Default::default() };
     let mut at = 2;
@@ -259,15 +263,17 @@ fn kill(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) -> Ans
             errors::syntax(out);
             return Answer::Replied;
         };
-        if let Err(answer) = kill_option(option, value, &mut filter, session, world, out) {
-            return answer;
+        if kill_option(option, value, &mut filter, session, world, out).is_err() {
+            return Answer::Replied;
         }
         at += 2;
     }
-    Answer::KillClients(filter)
+    Answer::KillClients(Box::new(filter))
 }
 
-/// Err: the error reply is in `out`.
+/// The request is answered: the error is in `out`.
+struct Refused;
+
 fn kill_option(
     option: &[u8],
     value: &[u8],
@@ -275,22 +281,25 @@ fn kill_option(
     session: &Session,
     world: &World,
     out: &mut Vec<u8>,
-) -> Result<(), Answer> {
+) -> Result<(), Refused> {
     let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
     if is("ID") {
-        match numbers::integer(value).and_then(|id| u64::try_from(id).ok()) {
+        match read_integer(value).and_then(|id| u64::try_from(id).ok()) {
             Some(id @ 1..) => filter.ids = vec![id],
             _ => return fail("ERR client-id should be greater than 0", out),
         }
     } else if is("MAXAGE") {
-        match numbers::integer(value).and_then(|age| u64::try_from(age).ok()) {
+        match read_integer(value).and_then(|age| u64::try_from(age).ok()) {
             Some(age @ 1..) => filter.age_min_s = Some(age),
             _ => return fail("ERR maxage is not an integer or out of range", out),
         }
     } else if is("TYPE") {
         match client_kind(value) {
             Some(kind) => filter.kind = Some(kind),
-            None => return Err(unknown_kind(value, out)),
+            None => {
+                unknown_kind(value, out);
+                return Err(Refused);
+            }
         }
     } else if is("ADDR") {
         filter.peer = Some(side(value));
@@ -308,19 +317,19 @@ fn kill_option(
     Ok(())
 }
 
-fn fail<T>(text: &str, out: &mut Vec<u8>) -> Result<T, Answer> {
+fn fail<T>(text: &str, out: &mut Vec<u8>) -> Result<T, Refused> {
     errors::fixed(out, text);
-    Err(Answer::Replied)
+    Err(Refused)
 }
 
-fn known_user(name: &[u8], world: &World, out: &mut Vec<u8>) -> Result<Box<str>, Answer> {
+fn known_user(name: &[u8], world: &World, out: &mut Vec<u8>) -> Result<Box<str>, Refused> {
     let users = world.identity.users.iter().map(|user| &*user.name);
     match users.chain(["default"]).find(|user| user.as_bytes() == name) {
         Some(user) => Ok(user.into()),
         None => {
             let quoted = errors::clip(name, usize::MAX);
             errors::line(out, &[b"ERR No such user '", quoted, b"'"]);
-            Err(Answer::Replied)
+            Err(Refused)
         }
     }
 }
@@ -338,10 +347,9 @@ fn client_kind(name: &[u8]) -> Option<ClientKind> {
     }
 }
 
-fn unknown_kind(name: &[u8], out: &mut Vec<u8>) -> Answer {
+fn unknown_kind(name: &[u8], out: &mut Vec<u8>) {
     let quoted = errors::clip(name, usize::MAX);
     errors::line(out, &[b"ERR Unknown client type '", quoted, b"'"]);
-    Answer::Replied
 }
 
 fn side(text: &[u8]) -> Side {
@@ -368,7 +376,7 @@ fn unblock(args: &Args, out: &mut Vec<u8>) -> Answer {
             return Answer::Replied;
         }
     };
-    match numbers::integer(args.get(2).unwrap_or_default()) {
+    match read_integer(args.get(2).unwrap_or_default()) {
         Some(id) => Answer::Unblock { id: u64::try_from(id).unwrap_or(0), error },
         None => {
             errors::not_integer(out);
@@ -475,6 +483,6 @@ pub fn write_killed(out: &mut Vec<u8>, filter: &ClientFilter, killed: u64) {
     match (filter.old_form, killed) {
         (true, 0) => errors::fixed(out, "ERR No such client"),
         (true, _) => write::simple(out, "OK"),
-        (false, _) => write::integer(out, killed.cast_signed()),
+        (false, _) => write::integer(out, killed as i64),
     }
 }

@@ -119,7 +119,7 @@ fn get(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
 
 /// Nothing can be changed from here; setting what already holds is answered OK.
 fn set(args: &Args, world: &World, out: &mut Vec<u8>) {
-    if !args.len().is_multiple_of(2) {
+    if args.len() % 2 == 1 {
         return errors::wrong_arity(out, "CONFIG|SET");
     }
     let mut refused = None;

@@ -2,12 +2,23 @@
 //!
 //! Not here: when they are said. Nothing here shows an address, a password or a node's own error.
 
-use crate::command::Args;
+use crate::command::{Args, LookupError};
 
 /// Bytes of a client's own words that an error repeats, at most (redis-server: `%.128s`).
 const QUOTE_MAX: usize = 128;
 
 // --- commands that are not run ---------------------------------------------------------------
+
+/// What `command::lookup` found wrong, in the server's words.
+pub fn lookup_failed(out: &mut Vec<u8>, error: &LookupError, args: &Args) {
+    match error {
+        LookupError::UnknownCommand => unknown_command(out, args),
+        LookupError::UnknownSubcommand(container) => {
+            unknown_subcommand(out, container.name, args.get(1).unwrap_or_default());
+        }
+        LookupError::WrongArity(command) => wrong_arity(out, command.name),
+    }
+}
 
 /// `ERR unknown command 'FOO', with args beginning with: 'a' 'b' `: the arguments in 128 bytes.
 /// Clients look for its start to learn that we are too old for something (Lettuce).

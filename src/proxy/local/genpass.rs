@@ -4,9 +4,10 @@
 //! ChaCha20 block function (RFC 8439, 2.3) under that secret; client id and a count make each
 //! block unique.
 
-use super::{World, errors, numbers};
+use super::{World, errors};
 use crate::command::Args;
 use crate::proxy::session::Session;
+use crate::resp::number::read_integer;
 use crate::resp::write;
 
 /// Bits of a password, unless asked for otherwise; and at most.
@@ -14,7 +15,7 @@ const BITS_DEFAULT: i64 = 256;
 const BITS_MAX: i64 = 4096;
 
 pub(super) fn answer(args: &Args, session: &mut Session, world: &World, out: &mut Vec<u8>) {
-    let bits = match args.get(2).map(numbers::integer) {
+    let bits = match args.get(2).map(read_integer) {
         _ if args.len() > 3 => return errors::wrong_arity(out, "ACL|GENPASS"),
         None => BITS_DEFAULT,
         Some(None) => return errors::not_integer(out),

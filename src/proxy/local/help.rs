@@ -8,7 +8,7 @@ use crate::resp::write;
 /// Answers `<container> HELP`: status lines, as the server writes them.
 pub(super) fn answer(container: &str, out: &mut Vec<u8>) -> Answer {
     let row = TEXTS.iter().find(|(name, _)| *name == container);
-    let lines = row.map_or(&[][..], |(_, lines)| lines);
+    let lines = row.map_or(NOTHING, |(_, lines)| lines);
     write::array_header(out, lines.len() + 3);
     let title = "<subcommand> [<arg> [value] [opt] ...]. Subcommands are:";
     write::simple(out, &format!("{container} {title}"));
@@ -17,6 +17,9 @@ pub(super) fn answer(container: &str, out: &mut Vec<u8>) -> Answer {
     write::simple(out, "    Prints this help.");
     Answer::Replied
 }
+
+/// For a container that this proxy takes nothing of.
+const NOTHING: &[&str] = &["    None of them is available through this proxy."];
 
 static TEXTS: &[(&str, &[&str])] = &[
     ("ACL", &["CAT [<category>]", "GENPASS [<bits>]", "WHOAMI"]),

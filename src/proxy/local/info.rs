@@ -5,7 +5,7 @@
 
 use std::io::Write;
 
-use super::{Answer, World};
+use super::World;
 use crate::cluster::SLOTS;
 use crate::command::Args;
 use crate::limits::DATABASES_ANNOUNCED;

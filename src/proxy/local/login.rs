@@ -4,10 +4,11 @@
 
 use std::hint::black_box;
 
-use super::{Identity, World, errors, numbers};
+use super::{Identity, World, errors};
 use crate::command::Args;
 use crate::proxy::local::client::{NameError, set_name, validate_name};
 use crate::proxy::session::Session;
+use crate::resp::number::read_integer;
 use crate::resp::{Version, write};
 
 const DEFAULT_USER: &[u8] = b"default";
@@ -85,7 +86,7 @@ impl Refusal<'_> {
 }
 
 fn read_options<'a>(args: &Args<'a>) -> Result<Options<'a>, Refusal<'a>> {
-    let version = match args.get(1).map(numbers::integer) {
+    let version = match args.get(1).map(read_integer) {
         None => None,
         Some(None) => return Err(Refusal::NotInteger),
         Some(Some(2)) => Some(Version::Resp2),
@@ -125,7 +126,7 @@ fn describe(session: &Session, identity: &Identity, out: &mut Vec<u8>) {
     write::bulk(out, b"proto");
     write::integer(out, proto);
     write::bulk(out, b"id");
-    write::integer(out, session.id.cast_signed());
+    write::integer(out, session.id as i64);
     write::bulk(out, b"mode");
     write::bulk(out, b"standalone");
     write::bulk(out, b"role");

@@ -14,7 +14,6 @@ mod glob;
 mod help;
 mod info;
 mod login;
-mod numbers;
 mod own_logs;
 #[cfg(test)]
 mod tests;
@@ -27,6 +26,7 @@ use crate::command::{Args, Command, Flags};
 use crate::limits::DATABASES_ANNOUNCED;
 use crate::proxy::session::Session;
 use crate::resp::Version;
+use crate::resp::number::read_integer;
 use crate::resp::write;
 
 /// Who may log in. A secret: neither printed nor logged.
@@ -141,10 +141,10 @@ pub enum Answer {
     Close,
     /// Write a `client_line` of each client that the filter matches, then `write_client_list`.
     /// `out` is untouched.
-    ListClients(ClientFilter),
+    ListClients(Box<ClientFilter>),
     /// Close the clients that the filter matches, then `write_killed`; the asking client itself
     /// only after its reply has been sent. `out` is untouched.
-    KillClients(ClientFilter),
+    KillClients(Box<ClientFilter>),
     /// If that client is blocked: end its wait as by time-out, or with `errors::unblocked`. Then
     /// reply `:1`, else `:0`. `out` is untouched.
     Unblock { id: u64, error: bool },
@@ -160,7 +160,8 @@ pub fn allowed_before_auth(command: &Command) -> bool {
     command.flags.has(Flags::NO_AUTH)
 }
 
-/// Answers a command of class K whose arity is right. Everything else is refused by name.
+/// Answers a command of class K (local), O (state in the connection) or P (refused) whose arity is
+/// right. What has no answer here is refused by name.
 /// `args` begins with the command's name. Appends to `out`.
 pub fn answer(
     command: &Command,
@@ -182,6 +183,11 @@ pub fn answer(
         Some(("COMMAND", _)) => Answer::AnyNode,
         Some((container @ ("SLOWLOG" | "COMMANDLOG" | "LATENCY" | "HOTKEYS"), sub)) => {
             own_logs::answer(container, sub, args, session, out)
+        }
+        // Its field sets live in the connection (routing-policy class O).
+        Some(("HIMPORT", _)) => {
+            errors::not_yet(out, command.name);
+            Answer::Replied
         }
         Some(_) => refuse(command.name, out),
     }
@@ -245,7 +251,7 @@ fn plain(
 
 /// As a node in cluster mode, but numbers that no server takes are out of range first.
 fn select(args: &Args, world: &World, out: &mut Vec<u8>) {
-    let Some(index) = numbers::integer(args.get(1).unwrap_or_default()) else {
+    let Some(index) = read_integer(args.get(1).unwrap_or_default()) else {
         return errors::not_integer(out);
     };
     if i32::try_from(index).is_err() {

@@ -2,9 +2,10 @@
 //!
 //! Not here: the nodes' logs. One of them answering for the cluster would mislead.
 
-use super::{Answer, errors, numbers};
+use super::{Answer, errors};
 use crate::command::Args;
 use crate::proxy::session::Session;
+use crate::resp::number::read_integer;
 use crate::resp::write;
 
 const TYPES: [&str; 3] = ["slow", "large-request", "large-reply"];
@@ -47,7 +48,7 @@ pub(super) fn answer(
 }
 
 fn entries(count: Option<&[u8]>, out: &mut Vec<u8>) {
-    match count.map(numbers::integer) {
+    match count.map(read_integer) {
         None | Some(Some(-1..)) => write::array_header(out, 0),
         Some(_) => errors::fixed(out, "ERR count should be greater than or equal to -1"),
     }
