@@ -289,9 +289,10 @@ fn kill_option(
             _ => return fail("ERR client-id should be greater than 0", out),
         }
     } else if is("MAXAGE") {
-        match read_integer(value).and_then(|age| u64::try_from(age).ok()) {
-            Some(age @ 1..) => filter.age_min_s = Some(age),
-            _ => return fail("ERR maxage is not an integer or out of range", out),
+        match read_integer(value) {
+            Some(age @ 1..) => filter.age_min_s = Some(age.unsigned_abs()),
+            Some(_) => return fail("ERR maxage should be greater than 0", out),
+            None => return fail("ERR maxage is not an integer or out of range", out),
         }
     } else if is("TYPE") {
         match client_kind(value) {

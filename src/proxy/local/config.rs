@@ -57,7 +57,7 @@ const fn of(name: &'static str, read: fn(&Identity) -> String) -> Parameter {
     Parameter { name, value: Value::Of(read) }
 }
 
-/// Parameters that have a true answer for a proxy that stores nothing. Those of the data (encodings,
+/// Parameters that have a true answer for a proxy that stores nothing. Those of the data (formats,
 /// eviction, persistence files) are left out: an unknown name gets an empty answer.
 static PARAMETERS: &[Parameter] = &[
     fixed("appendfsync", "everysec"),

@@ -1,5 +1,5 @@
-//! Every command answered here, request by request, in both protocols. What a server answers too is
-//! as redis-server 7.0.15 answered it when asked (2026-09); texts of later versions are from source.
+//! Every command answered here, request by request, in both protocols. What a server answers too,
+//! redis-server 7.0.15 answered like that when asked; texts of later versions are valkey-server 9's.
 
 use super::client::{ClientKind, Side};
 use super::*;
@@ -147,6 +147,8 @@ fn client_refuses_bad_filters_as_the_server_does() {
     same("CLIENT LIST FOO", "-ERR syntax error\r\n");
     same("CLIENT KILL ID 0", "-ERR client-id should be greater than 0\r\n");
     same("CLIENT KILL ID x", "-ERR client-id should be greater than 0\r\n");
+    same("CLIENT KILL MAXAGE 0", "-ERR maxage should be greater than 0\r\n");
+    same("CLIENT KILL MAXAGE x", "-ERR maxage is not an integer or out of range\r\n");
     same("CLIENT KILL TYPE foo", "-ERR Unknown client type 'foo'\r\n");
     same("CLIENT KILL USER foo", "-ERR No such user 'foo'\r\n");
     same("CLIENT KILL SKIPME foo", "-ERR syntax error\r\n");
