@@ -189,7 +189,7 @@ pub enum Side {
 /// Which clients LIST shows or KILL closes: those that every part given matches.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientFilter {
-    /// Empty: all.
+    /// Sorted: a request may name a million of them. Empty: all.
     pub ids: Vec<u64>,
     pub kind: Option<ClientKind>,
     pub peer: Option<Side>,
@@ -212,7 +212,7 @@ impl ClientFilter {
     pub fn matches(&self, session: &Session, now_ms: u64) -> bool {
         let kind = if session.subscriptions > 0 { ClientKind::PubSub } else { ClientKind::Normal };
         let age_s = now_ms.saturating_sub(session.connected_ms) / 1000;
-        (self.ids.is_empty() || self.ids.contains(&session.id))
+        (self.ids.is_empty() || self.ids.binary_search(&session.id).is_ok())
             && self.kind.is_none_or(|wanted| wanted == kind)
             && self.peer.is_none_or(|side| side == Side::Is(canonical(session.peer)))
             && self.local.is_none_or(|side| side == Side::Is(canonical(session.local)))
@@ -243,6 +243,7 @@ fn list(args: &Args, out: &mut Vec<u8>) -> Answer {
             // No client has id 0: a negative number finds nobody.
             filter.ids.push(u64::try_from(id).unwrap_or(0));
         }
+        filter.ids.sort_unstable();
     } else if args.len() != 2 {
         errors::syntax(out);
         return Answer::Replied;

@@ -1,5 +1,5 @@
 //! Every command answered here, request by request, in both protocols. What a server answers too,
-//! redis-server 7.0.15 answered like that when asked; texts of later versions are valkey-server 9's.
+//! redis-server 7.0.15 answered like that when asked, or valkey-server 9 for what 7.0 lacks.
 
 use super::client::{ClientKind, Side};
 use super::*;
@@ -516,7 +516,7 @@ fn lists_and_kills_become_filters() {
     let id_7 = ClientFilter { ids: vec![7], ..Default::default() };
     filters("CLIENT INFO", Answer::ListClients(id_7.into()));
     filters("CLIENT LIST", Answer::ListClients(Box::default()));
-    let ids = ClientFilter { ids: vec![3, 0, 9], ..Default::default() };
+    let ids = ClientFilter { ids: vec![0, 3, 9], ..Default::default() };
     filters("CLIENT LIST ID 3 -1 9", Answer::ListClients(ids.into()));
     let pubsub = ClientFilter { kind: Some(ClientKind::PubSub), ..Default::default() };
     filters("CLIENT LIST TYPE PUBSUB", Answer::ListClients(pubsub.into()));
