@@ -31,6 +31,14 @@ pub const REPLY_ELEMENTS_MAX: u64 = u32::MAX as u64;
 /// Depth to which `resp::value` builds a tree.
 pub const VALUE_DEPTH_MAX: usize = 128;
 
+// --- cluster ----------------------------------------------------------------------------------
+
+/// Bytes of a host name or address, at most (RFC 1035: a name has at most 255).
+pub const HOST_BYTES_MAX: usize = 255;
+
+/// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
+pub const NODES_MAX: usize = 4096;
+
 // --- command ----------------------------------------------------------------------------------
 
 /// Commands that only the nodes know, at most; what a COMMAND reply has beyond them is left out.
@@ -66,10 +74,18 @@ pub const REFRESH_GAP_MS_MAX: u64 = 1000;
 /// Redirects to unknown places that wait for one refresh, at most.
 pub const UNCONFIRMED_MAX: usize = 64;
 
+
 // --- proxy ------------------------------------------------------------------------------------
 
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
+
+/// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
+pub const DATABASES_ANNOUNCED: u8 = 16;
+
+/// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.
+/// Ours: redis-server takes any length, but an idle client must stay small.
+pub const CLIENT_DETAIL_MAX: usize = 512;
 
 const _: () = {
     // Spans are u32 offsets into one request.
@@ -78,6 +94,10 @@ const _: () = {
     assert!(REFRESH_GAP_MS < REFRESH_GAP_MS_MAX && REFRESH_GAP_MS_MAX < CONVERSATION_MS_MAX);
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
+
+    // Node indexes are u16, and the highest value means "nobody".
+    assert!(NODES_MAX < u16::MAX as usize);
+
     assert!(UNAUTHENTICATED_ARGUMENTS_MAX < REQUEST_ARGUMENTS_MAX);
     assert!(UNAUTHENTICATED_BULK_MAX < REQUEST_BULK_MAX);
     // What could be stored can be read back.
