@@ -95,6 +95,13 @@ pub(super) fn local_address(fd: &OwnedFd) -> io::Result<SocketAddr> {
     socket_address(SockRef::from(fd).local_addr()?)
 }
 
+/// Whether the stream is over and everything of it was read. One recv(2), no wait.
+pub(super) fn is_at_end(fd: &OwnedFd) -> bool {
+    let mut byte = [std::mem::MaybeUninit::uninit()];
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    matches!(SockRef::from(fd).recv_with_flags(&mut byte, flags), Ok(0))
+}
+
 /// Says goodbye in both directions; a peer that is already gone is no error.
 pub(super) fn shut_down(fd: &OwnedFd) {
     let _ = SockRef::from(fd).shutdown(std::net::Shutdown::Both);

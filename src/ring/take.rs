@@ -70,10 +70,15 @@ impl Ring {
         flags: u32,
         buffer: Option<BufferRef>,
     ) -> Option<Event> {
-        let (last, nonempty) = (!cqueue::more(flags), cqueue::sock_nonempty(flags));
+        let last = !cqueue::more(flags);
         let socket = self.table.get(id)?;
         let (closing, before) = (socket.closing, socket.receive);
-        let verdict = if last { Verdict::of(result, nonempty, before) } else { Verdict::GoesOn };
+        // No bytes, and yet something there: a TCP socket says so at its real end, too.
+        let at_end = !cqueue::sock_nonempty(flags)
+            || result != 0
+            || closing
+            || socket.fd.as_ref().is_none_or(socket::is_at_end);
+        let verdict = if last { Verdict::of(result, at_end, before) } else { Verdict::GoesOn };
         match verdict {
             Verdict::GoesOn => {}
             Verdict::Off => socket.receive = Receive::Off,
@@ -258,14 +263,14 @@ enum Verdict {
 }
 
 impl Verdict {
-    fn of(result: i32, nonempty: bool, before: Receive) -> Verdict {
+    /// `at_end`: no bytes means the end of the stream.
+    fn of(result: i32, at_end: bool, before: Receive) -> Verdict {
         let wanted = matches!(before, Receive::Armed | Receive::Restarting);
         let again = |poll_first| if wanted { Verdict::Again { poll_first } } else { Verdict::Off };
         match result {
             1.. => again(false),
-            // End only if the socket is empty (io-uring.md 4).
-            0 if nonempty => again(false),
-            0 => Verdict::End(None),
+            0 if at_end => Verdict::End(None),
+            0 => again(false),
             _ => match -result {
                 libc::ENOBUFS if wanted => Verdict::Starved,
                 libc::ENOBUFS => Verdict::Off,
@@ -282,26 +287,26 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(result: i32, nonempty: bool, before: Receive, want: Verdict) {
-        assert_eq!(Verdict::of(result, nonempty, before), want);
+    fn check(result: i32, at_end: bool, before: Receive, want: Verdict) {
+        assert_eq!(Verdict::of(result, at_end, before), want);
     }
 
     #[test]
     fn last_completion_of_a_receive() {
         let now = Verdict::Again { poll_first: false };
-        check(5, false, Receive::Armed, now);
-        check(5, false, Receive::Stopping, Verdict::Off);
-        check(5, false, Receive::Restarting, now);
-        check(0, false, Receive::Armed, Verdict::End(None));
-        check(0, true, Receive::Armed, now);
-        check(0, true, Receive::Stopping, Verdict::Off);
-        check(0, false, Receive::Stopping, Verdict::End(None));
-        check(-libc::ENOBUFS, false, Receive::Armed, Verdict::Starved);
-        check(-libc::ENOBUFS, false, Receive::Stopping, Verdict::Off);
-        check(-libc::ECANCELED, false, Receive::Stopping, Verdict::Off);
-        check(-libc::ECANCELED, false, Receive::Restarting, now);
-        check(-libc::ECANCELED, false, Receive::Armed, Verdict::End(Some(libc::ECANCELED)));
-        check(-libc::EINTR, false, Receive::Armed, Verdict::Again { poll_first: true });
-        check(-libc::ECONNRESET, false, Receive::Armed, Verdict::End(Some(libc::ECONNRESET)));
+        check(5, true, Receive::Armed, now);
+        check(5, true, Receive::Stopping, Verdict::Off);
+        check(5, true, Receive::Restarting, now);
+        check(0, true, Receive::Armed, Verdict::End(None));
+        check(0, false, Receive::Armed, now);
+        check(0, false, Receive::Stopping, Verdict::Off);
+        check(0, true, Receive::Stopping, Verdict::End(None));
+        check(-libc::ENOBUFS, true, Receive::Armed, Verdict::Starved);
+        check(-libc::ENOBUFS, true, Receive::Stopping, Verdict::Off);
+        check(-libc::ECANCELED, true, Receive::Stopping, Verdict::Off);
+        check(-libc::ECANCELED, true, Receive::Restarting, now);
+        check(-libc::ECANCELED, true, Receive::Armed, Verdict::End(Some(libc::ECANCELED)));
+        check(-libc::EINTR, true, Receive::Armed, Verdict::Again { poll_first: true });
+        check(-libc::ECONNRESET, true, Receive::Armed, Verdict::End(Some(libc::ECONNRESET)));
     }
 }
