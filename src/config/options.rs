@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::cluster::Endpoint;
+use crate::limits::REDIRECTS_MAX;
 
 use super::secret::Secret;
 use super::value::{Cpus, LogLevel, Range, Raw, Value};
@@ -235,7 +236,7 @@ options! {
         Commands ignore_select (ignore_select): bool = false, Range::Any,
             "Answer OK to SELECT of any database though there is only 0. For programs that cannot be \
              changed; their databases then share one key space.";
-        Commands redirects_max (redirects_max): u8 = 5, Range::Number(0, 16),
+        Commands redirects_max (redirects_max): u8 = REDIRECTS_MAX, Range::Number(0, 16),
             "Redirects that one request may follow before the client sees the last one.";
         Limits fence_lanes (fence_lanes): u8 = 2, Range::Number(1, 64),
             "Connections per node and reactor for what can compose its own reply (EVAL, FCALL, \
