@@ -59,3 +59,39 @@ const _: () = {
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
 };
+
+// --- ring -------------------------------------------------------------------------------------
+
+/// Submissions that fit one turn before the ring submits early (io-uring.md 8.2).
+pub const RING_SUBMISSIONS: u32 = 4096;
+
+/// Completions that the kernel may post before it falls back to its slow overflow list.
+pub const RING_COMPLETIONS: u32 = 16384;
+
+/// Bytes of one receive buffer. Small: it bounds what one socket gets in one turn (32 buffers).
+pub const RECEIVE_BUFFER_SIZE: u32 = 4096;
+
+/// Receive buffers of one reactor: 4 MiB in all. A power of two (the kernel's rule).
+pub const RECEIVE_BUFFER_COUNT: u16 = 1024;
+
+/// The kernel's bound on a ring of provided buffers.
+pub const RECEIVE_BUFFER_COUNT_MAX: u16 = 32768;
+
+/// Bytes that one send operation is asked to move; a longer buffer goes in several.
+pub const SEND_CHUNK_MAX: usize = 1 << 30;
+
+/// TCP keepalive: seconds of silence, seconds between probes, probes (io-uring.md 6).
+pub const KEEPALIVE_IDLE_S: u64 = 60;
+pub const KEEPALIVE_INTERVAL_S: u64 = 10;
+pub const KEEPALIVE_PROBES: u32 = 3;
+
+/// Connections waiting to be accepted where `net.core.somaxconn` cannot be read.
+pub const LISTEN_BACKLOG_DEFAULT: i32 = 4096;
+
+const _: () = {
+    assert!(RING_COMPLETIONS > RING_SUBMISSIONS);
+    assert!(RECEIVE_BUFFER_COUNT.is_power_of_two());
+    assert!(RECEIVE_BUFFER_COUNT <= RECEIVE_BUFFER_COUNT_MAX);
+    // A completion's result is an i32.
+    assert!(SEND_CHUNK_MAX < i32::MAX as usize);
+};
