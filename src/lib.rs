@@ -24,3 +24,5 @@ pub mod ring;
 pub mod topology;
 
 pub mod reactor;
+
+pub mod check;

@@ -200,24 +200,15 @@ impl Assembly<'_> {
 
     /// Options of one pool that lean on one another.
     fn relate(&mut self, pool: &Pool, given: &[Given]) {
-        let mut order = |low: (&str, u64), high: (&str, u64)| {
-            if low.1 > high.1 {
-                let text = format!("must not be above {} ({})", high.0, high.1);
-                let value = low.1.to_string();
-                let named = if has(given, low.0) { low.0 } else { high.0 };
-                let source = source_of(given, named);
-                let option = low.0.to_string();
-                self.problems.push(Problem { source, option, value: Some(value), text });
-            }
-        };
-        order(
-            ("client_output_soft", pool.client_output_soft),
-            ("client_output_limit", pool.client_output_limit),
-        );
-        order(
-            ("connect_timeout_ms", pool.connect_timeout_ms),
-            ("request_timeout_ms", pool.request_timeout_ms),
-        );
+        if pool.client_output_soft > pool.client_output_limit {
+            let soft = has(given, "client_output_soft");
+            let named = if soft { "client_output_soft" } else { "client_output_limit" };
+            let text = format!(
+                "client_output_soft ({}) must not be above client_output_limit ({})",
+                pool.client_output_soft, pool.client_output_limit
+            );
+            self.complain(source_of(given, named), named, None, text);
+        }
         if pool.node_user.is_some() && !has(given, "node_password") && pool.node_password.is_none()
         {
             let text = "needs node_password or node_password_file".to_string();

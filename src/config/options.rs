@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::cluster::Endpoint;
-use crate::limits::REDIRECTS_MAX;
+use crate::limits::{RECEIVE_BUFFER_COUNT_MAX, REDIRECTS_MAX, RING_SUBMISSIONS};
 
 use super::secret::Secret;
 use super::value::{Cpus, LogLevel, Range, Raw, Value};
@@ -158,14 +158,14 @@ options! {
         Threads busy_poll_us (busy_poll_us): u32 = 0, Range::Number(0, 1_000),
             "Microseconds that a reactor looks for work before it sleeps. Buys latency with CPU \
              time: only where its CPU has nothing else to do.";
-        Memory ring_entries (ring_entries): u32 = 4096, Range::PowerOfTwo(64, 32_768),
+        Memory ring_entries (ring_entries): u32 = RING_SUBMISSIONS, Range::PowerOfTwo(64, 32_768),
             "Submission queue entries per reactor; the completion queue has four times as many. \
              Less where RLIMIT_MEMLOCK is tight.";
         Memory receive_buffer_size (receive_buffer_size): u32 = 16_384,
             Range::Bytes(KIB, MIB),
             "Bytes of one receive buffer, lent to a connection only while its bytes are read. \
              Larger ones save calls for large values.";
-        Memory receive_buffer_count (receive_buffer_count): u16 = 512, Range::PowerOfTwo(16, 32_768),
+        Memory receive_buffer_count (receive_buffer_count): u16 = 512, Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
             "Receive buffers per reactor, shared by all its connections. More only if metrics show \
              that they run out.";
         Memory memory_limit (memory_limit): u64 = 0, Range::Bytes(0, 1 << 50),

@@ -210,7 +210,7 @@ fn options_that_contradict_each_other_are_refused() {
         &[
             "--cpus: give either reactors or cpus: cpus already says how many",
             "--password-file: give either password or password_file",
-            "--client-output-soft \"1073741824\": must not be above client_output_limit (268435456)",
+            "--client-output-soft: client_output_soft (1073741824) must not be above client_output_limit (268435456)",
             "--node-user: needs node_password or node_password_file",
         ],
     );
