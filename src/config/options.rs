@@ -165,7 +165,8 @@ options! {
             Range::Bytes(KIB, MIB),
             "Bytes of one receive buffer, lent to a connection only while its bytes are read. \
              Larger ones save calls for large values.";
-        Memory receive_buffer_count (receive_buffer_count): u16 = 512, Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
+        Memory receive_buffer_count (receive_buffer_count): u16 = 512,
+            Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
             "Receive buffers per reactor, shared by all its connections. More only if metrics show \
              that they run out.";
         Memory memory_limit (memory_limit): u64 = 0, Range::Bytes(0, 1 << 50),

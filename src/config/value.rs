@@ -1,6 +1,7 @@
 //! From what was written to a typed value, or to the words that say what is wanted.
 //!
-//! Not here: which options there are (`options`), where the writing came from (`arguments`, `file`).
+//! Not here: which options there are (`options`), where the writing came from (`arguments`,
+//! `file`).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
