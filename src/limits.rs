@@ -87,6 +87,22 @@ pub const DATABASES_ANNOUNCED: u8 = 16;
 /// Ours: redis-server takes any length, but an idle client must stay small.
 pub const CLIENT_DETAIL_MAX: usize = 512;
 
+// --- log --------------------------------------------------------------------------------------
+
+/// Lines that wait for stderr; more are counted and dropped.
+pub const LOG_QUEUE_MAX: usize = 1024;
+
+/// Lines of one kind and thread that may follow each other at once.
+pub const LOG_BURST: u32 = 20;
+
+/// Microseconds until one more is allowed.
+pub const LOG_REFILL_US: u64 = 500_000;
+
+// --- metrics ----------------------------------------------------------------------------------
+
+/// The longest time that a histogram tells apart, in microseconds: a minute.
+pub const LATENCY_US_MAX: u64 = 60_000_000;
+
 const _: () = {
     // Spans are u32 offsets into one request.
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);

@@ -8,6 +8,7 @@ mod buffers;
 mod probe;
 mod queue;
 mod setup;
+pub mod signals;
 mod socket;
 mod system;
 mod table;
