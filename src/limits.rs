@@ -50,14 +50,6 @@ pub const LEARNED_SUBCOMMANDS_MAX: usize = 128;
 pub const LEARNED_KEY_RULES_MAX: usize = 16;
 pub const LEARNED_NAME_MAX: usize = 64;
 
-// --- cluster ----------------------------------------------------------------------------------
-
-/// Bytes of a host name or address, at most (RFC 1035: a name has at most 255).
-pub const HOST_BYTES_MAX: usize = 255;
-
-/// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
-pub const NODES_MAX: usize = 4096;
-
 // --- topology ---------------------------------------------------------------------------------
 
 /// Bytes that one conversation about the map may read, in all. CLUSTER SLOTS of 1,000 nodes with
@@ -111,8 +103,6 @@ const _: () = {
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
 
-    // Node indexes are u16, and the highest value means "nobody".
-    assert!(NODES_MAX < u16::MAX as usize);
 
     assert!(UNAUTHENTICATED_ARGUMENTS_MAX < REQUEST_ARGUMENTS_MAX);
     assert!(UNAUTHENTICATED_BULK_MAX < REQUEST_BULK_MAX);

@@ -215,6 +215,26 @@ pub fn board(reactors: usize) -> Board {
         .collect()
 }
 
+/// The counters alone, added up: cheap enough for every reactor, some times a second.
+pub struct Sums([u64; COUNT]);
+
+impl Sums {
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.0[counter as usize]
+    }
+}
+
+/// Adds up the counters.
+pub fn sums(board: &[Published]) -> Sums {
+    let mut out = [0u64; COUNT];
+    for published in board {
+        for (sum, shown) in out.iter_mut().zip(&published.values) {
+            *sum = sum.wrapping_add(shown.load(Relaxed));
+        }
+    }
+    Sums(out)
+}
+
 /// The sums over some reactors at about one moment.
 pub struct Totals {
     values: [u64; COUNT],

@@ -144,6 +144,7 @@ impl Proxy {
             return;
         }
         let bytes = backend.take_piece(&mut self.backend_pool);
+        self.urgent |= backend.output.has_to_send() || !backend.awaiting.is_empty();
         let socket = backend.socket;
         self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
     }

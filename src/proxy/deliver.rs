@@ -213,7 +213,7 @@ impl Proxy {
     }
 
     #[inline]
-    fn after_answer(&mut self, c: u32) {
+    pub(super) fn after_answer(&mut self, c: u32) {
         let client = &mut self.clients[c];
         if client.held > 0 && !client.resuming {
             client.resuming = true;

@@ -338,57 +338,6 @@ impl Proxy {
         self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
         Ran::Yes
     }
-
-    /// CLIENT LIST and INFO: one line for each client that the filter matches.
-    pub(super) fn list_clients(
-        &mut self,
-        c: u32,
-        filter: &super::local::ClientFilter,
-        out: &mut Vec<u8>,
-    ) {
-        let mut lines = Vec::new();
-        for index in self.clients.indexes() {
-            let client = &self.clients[index];
-            if filter.matches(&client.session) {
-                super::local::client_line(&client.session, &facts(client), self.now.ms, &mut lines);
-            }
-        }
-        super::local::write_client_list(out, self.clients[c].session.version, &lines);
-        self.reply_local(c, out, self.clients[c].session.wants_reply());
-    }
-
-    /// CLIENT KILL. The asking client itself is closed after its reply.
-    pub(super) fn kill_clients(
-        &mut self,
-        c: u32,
-        filter: &super::local::ClientFilter,
-        out: &mut Vec<u8>,
-    ) {
-        let matching: Vec<u32> = self
-            .clients
-            .indexes()
-            .filter(|&index| self.clients[index].phase != super::Phase::Closing)
-            .filter(|&index| filter.matches(&self.clients[index].session))
-            .collect();
-        super::local::write_killed(out, filter, matching.len());
-        self.reply_local(c, out, self.clients[c].session.wants_reply());
-        for index in matching {
-            if index == c {
-                self.clients[c].phase = super::Phase::Last;
-                self.after_progress(c);
-            } else {
-                self.close_client(index);
-            }
-        }
-    }
-}
-
-fn facts(client: &super::client::Client) -> super::local::ClientFacts {
-    super::local::ClientFacts {
-        query_buffer: client.partial.as_ref().map_or(0, |partial| partial.bytes.len()),
-        output_pending: client.output.pending(),
-        ..Default::default()
-    }
 }
 
 fn client_version(marks: Marks) -> Version {

@@ -22,6 +22,7 @@
 
 pub mod backend;
 pub mod client;
+mod clients;
 mod connect;
 mod deliver;
 mod dispatch;
@@ -83,6 +84,33 @@ pub struct Tally {
     pub bytes_to_nodes: u64,
 }
 
+impl Tally {
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Tally) {
+        self.commands += other.commands;
+        self.commands_local += other.commands_local;
+        self.error_replies += other.error_replies;
+        self.redirects += other.redirects;
+        self.retries += other.retries;
+        self.splits += other.splits;
+        self.crossslot += other.crossslot;
+        self.lost += other.lost;
+        self.timeouts += other.timeouts;
+        self.fence_breaches += other.fence_breaches;
+        self.protocol_errors += other.protocol_errors;
+        self.clients_total += other.clients_total;
+        self.clients_refused += other.clients_refused;
+        self.clients_over_limit += other.clients_over_limit;
+        self.backend_connects += other.backend_connects;
+        self.backend_failures += other.backend_failures;
+        self.backend_surprises += other.backend_surprises;
+        self.bytes_from_clients += other.bytes_from_clients;
+        self.bytes_to_clients += other.bytes_to_clients;
+        self.bytes_from_nodes += other.bytes_from_nodes;
+        self.bytes_to_nodes += other.bytes_to_nodes;
+    }
+}
+
 /// A leg that waits for time or for a new map.
 #[derive(Copy, Clone, Debug)]
 struct Wait {
@@ -133,6 +161,8 @@ pub struct Proxy {
     next_client_id: u64,
     client_id_step: u64,
     draining: bool,
+    /// Somebody waits for the end of a send that may be over as soon as it is submitted.
+    urgent: bool,
     pub tally: Tally,
 }
 
@@ -193,6 +223,7 @@ impl Proxy {
             next_client_id: first_client_id,
             client_id_step,
             draining: false,
+            urgent: false,
             tally: Tally::default(),
             settings,
         }
@@ -406,6 +437,11 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
+    /// Whether the driver should look for ended sends right after submitting them, without sleep.
+    pub fn take_urgent(&mut self) -> bool {
+        std::mem::take(&mut self.urgent)
+    }
+
     fn flush_client(&mut self, c: u32) {
         let client = &mut self.clients[c];
         client.dirty = false;
@@ -414,6 +450,9 @@ impl Proxy {
         }
         if client.output.has_to_send() {
             let bytes = client.output.take(&mut self.client_pool);
+            self.urgent |= client.held_back
+                || client.phase == Phase::Last
+                || client.output.has_to_send();
             let socket = client.socket;
             self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
         } else if client.phase == Phase::Last && client.is_done() {

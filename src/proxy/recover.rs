@@ -69,7 +69,7 @@ impl Proxy {
         }
     }
 
-    fn decide(&self, r: u32, line: &[u8]) -> Next {
+    pub(super) fn decide(&self, r: u32, line: &[u8]) -> Next {
         let entry = &self.requests[r];
         route::after_error(&Facts {
             kind: classify_error(line),
@@ -99,7 +99,7 @@ impl Proxy {
     }
 
     /// Does what was decided. `r` is in no FIFO; `bytes` are its own.
-    fn act(&mut self, r: u32, next: Next, line: &[u8], bytes: Vec<u8>) {
+    pub(super) fn act(&mut self, r: u32, next: Next, line: &[u8], bytes: Vec<u8>) {
         self.requests[r].marks.unset(Marks::CONFIRMING);
         match next {
             Next::Answer => self.complete(r, line),
