@@ -25,7 +25,7 @@ pub fn help() -> String {
          \x20 ringway --listen 0.0.0.0:6379 --node 10.0.0.1:7000 --reactors 4\n\
          \n\
          Every option is a flag (below), a variable (--log-level: RINGWAY_LOG_LEVEL; --node:\n\
-         RINGWAY_NODES) and a key of the TOML file (log_level). A flag counts more than a variable,\n\
+         RINGWAY_NODES) and a key of the TOML file (log_level). A flag beats a variable,\n\
          a variable more than the file. [pool] marks what stands in a [[pool]] of the file;\n\
          flags and variables for those describe the only pool. Switches: --split-reads=off.\n\
          Sizes may be written 64kb, 1 MiB, 2g. A password with a space or comma: use the file.\n\
