@@ -42,6 +42,8 @@ pub use socket::ConnectOptions;
 pub use socket::Listener;
 pub use socket::listen;
 pub use socket::somaxconn;
+pub use system::Signal;
+pub use system::Signals;
 pub use system::raise_descriptor_limit;
 pub use table::SocketId;
 pub use wake::Waker;
@@ -383,7 +385,8 @@ impl Ring {
             return self.close(id);
         }
         socket.close_after_send = true;
-        self.urgent = true;
+        // The end of any other send is a completion, which ends the wait.
+        self.urgent |= socket.send == Send::Fast;
     }
 
     fn cancel(&mut self, target: Token) {

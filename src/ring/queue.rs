@@ -235,6 +235,7 @@ impl Ring {
     }
 
     fn settle(&mut self) {
+        self.urgent = false;
         if self.issued.is_empty() {
             return;
         }
@@ -252,7 +253,6 @@ impl Ring {
             }
         }
         self.issued.drain(..over);
-        self.urgent = false;
     }
 
     /// Waits without sleeping. True: there is something to fetch.

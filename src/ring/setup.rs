@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use io_uring::CompletionQueue;
 use io_uring::IoUring;
@@ -113,7 +114,7 @@ impl Drop for Owner {
 impl Kernel {
     pub fn new(settings: &RingSettings) -> Result<Kernel, RingError> {
         check(settings).map_err(RingError::Settings)?;
-        let (ring, no_sqarray) = build(settings.entries, settings.cq_entries).map_err(|error| {
+        let (ring, no_sqarray) = build_patiently(settings).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
             RingError::Setup { errno, text: probe::explain(errno, &probe::read_facts()) }
         })?;
@@ -170,6 +171,20 @@ fn check(settings: &RingSettings) -> Result<(), &'static str> {
         return Err("the completion queue is smaller than the submission queue");
     }
     Ok(())
+}
+
+/// The kernel lets go of the locked memory of a process that has ended a moment late, and a
+/// restart under a tight limit would fail for it.
+fn build_patiently(settings: &RingSettings) -> io::Result<(IoUring, bool)> {
+    for _ in 0..10 {
+        match build(settings.entries, settings.cq_entries) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
+    }
+    build(settings.entries, settings.cq_entries)
 }
 
 /// True with the ring: without the submission array (6.6+). 6.1 is the floor: DEFER_TASKRUN.

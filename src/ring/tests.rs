@@ -284,6 +284,24 @@ fn close_after_send_delivers_then_ends_without_waiting() {
     rig.check_clean();
 }
 
+#[test]
+fn close_after_a_send_that_takes_long_sleeps_until_it_is_out() {
+    const LEN: usize = 8 * 1024 * 1024;
+    let mut rig = Rig::new();
+    let (peer, id) = rig.pair();
+    rig.ring.send(id, vec![5; LEN]);
+    rig.turn(0);
+    rig.ring.close_after_send(id);
+    let reader = read_slowly(peer, LEN);
+    while !rig.is_gone(id) {
+        rig.turn(60_000);
+    }
+    assert!(rig.sent[0].2);
+    assert_eq!(reader.join().unwrap().len(), LEN);
+    assert!(rig.ring.counters().enters < 200, "{:?}", rig.ring.counters());
+    rig.check_clean();
+}
+
 // --- receiving --------------------------------------------------------------------------------
 
 #[test]
@@ -342,6 +360,36 @@ fn end_of_stream_comes_after_the_last_bytes() {
     assert_eq!(rig.ended, [(id, None)]);
     assert_eq!(rig.bytes_of(id), b"last words");
     rig.check_clean();
+}
+
+#[test]
+fn false_end_of_stream_is_armed_again() {
+    const SOCK_NONEMPTY: u32 = 4;
+    let mut rig = Rig::new();
+    let (mut peer, id) = rig.pair();
+    rig.ring.table.at(id.index).receive = Receive::Armed;
+    let user_data = id.token(Kind::Receive).encode();
+    rig.ring.batch.push(Completion { user_data, result: 0, flags: SOCK_NONEMPTY });
+    rig.turn(0);
+    assert!(rig.ended.is_empty());
+    peer.write_all(b"goes on").unwrap();
+    rig.until(|rig| rig.bytes_of(id) == b"goes on");
+    rig.check_clean();
+}
+
+#[test]
+fn completion_of_an_earlier_generation_is_counted_and_its_buffer_given_back() {
+    let mut rig = Rig::new();
+    let (_peer, id) = rig.pair();
+    let old = SocketId { generation: id.generation + 1, ..id };
+    let (user_data, flags) = (old.token(Kind::Receive).encode(), 1 | 3 << 16 | 2);
+    rig.ring.buffers.note(flags);
+    rig.ring.batch.push(Completion { user_data, result: 10, flags });
+    let before = rig.ring.buffers.available();
+    rig.turn(0);
+    assert_eq!(rig.ring.counters().stale, 1);
+    assert_eq!(rig.all_received(), 0);
+    assert_eq!(rig.ring.buffers.available(), before + 1);
 }
 
 #[test]
@@ -780,7 +828,7 @@ fn random_step(rig: &mut Rig, talks: &mut [Talk], random: &mut Random) {
     }
 }
 
-fn random_run(seed: u64, settings: &RingSettings) {
+fn random_run(seed: u64, settings: &RingSettings) -> Counters {
     let mut rig = Rig::with(settings);
     let mut random = Random(seed);
     let mut talks: Vec<_> = (0..24).map(|n| Talk::new(&mut rig, n)).collect();
@@ -809,7 +857,8 @@ fn random_run(seed: u64, settings: &RingSettings) {
         }
         if left == 0 {
             assert!(talks.iter().all(|talk| !rig.ring.is_sending(talk.id)));
-            return rig.check_clean();
+            rig.check_clean();
+            return rig.ring.counters();
         }
     }
     panic!("something is stuck: {:?}", rig.ring.counters());
@@ -817,10 +866,14 @@ fn random_run(seed: u64, settings: &RingSettings) {
 
 #[test]
 fn random_use_keeps_every_stream_whole() {
-    random_run(0x1234_5678_9abc_def1, &small(64, 256, 1024, 64));
+    let counters = random_run(0x1234_5678_9abc_def1, &small(64, 256, 1024, 64));
+    assert!(counters.short_sends > 0 && counters.cancels > 0, "{counters:?}");
 }
 
 #[test]
 fn random_use_with_every_queue_too_small() {
-    random_run(0xfeed_0000_beef_0001, &small(4, 8, 128, 8));
+    let counters = random_run(0xfeed_0000_beef_0001, &small(4, 8, 128, 8));
+    println!("{counters:?}");
+    assert!(counters.overflows > 0 && counters.enobufs > 0, "{counters:?}");
+    assert!(counters.short_sends > 0 && counters.cancels > 0, "{counters:?}");
 }
