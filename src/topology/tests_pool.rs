@@ -190,6 +190,28 @@ fn a_cluster_that_is_not_ok_is_asked_again_within_a_second() {
 }
 
 #[test]
+fn while_a_lost_node_owns_slots_the_map_is_asked_for_each_second() {
+    let mut rig = Rig::with_map();
+    let lost = Report::NodeLost { pool: 0, address: address(2) };
+    rig.pool.handle_report(lost, 5000, &mut Vec::new());
+    let mut now = 5000;
+    for _ in 0..5 {
+        assert_ne!(rig.pool.start(now), Some(Target::Node(address(2))));
+        rig.answer(map(&[1, 2, 3]), now);
+        let next = rig.pool.next_deadline().unwrap();
+        assert!((now + 1000..now + 1300).contains(&next), "{now} {next}");
+        now = next;
+    }
+    // A successor: the map is settled, though the lost node is still in it.
+    let mut after = map(&[1, 2, 3]);
+    after.nodes[2].epoch = 10;
+    after.owners.iter_mut().filter(|owner| **owner == 1).for_each(|owner| *owner = 2);
+    rig.pool.start(now);
+    assert_eq!(rig.answer(after, now), ["map 2", "refreshed true"]);
+    assert!(rig.pool.next_deadline().unwrap() >= now + 10_000);
+}
+
+#[test]
 fn slots_out_of_range_in_a_report_change_nothing() {
     let mut rig = Rig::with_map();
     assert_eq!(rig.moved(u16::MAX, place(3), 5000), [""; 0]);
