@@ -19,6 +19,11 @@ const SLOT_GAP_MS: u64 = 100;
 /// A MOVED that the next maps do not confirm is forgotten after this time.
 const PATCH_TRUSTED_MS: u64 = 1000;
 
+/// How long the map counts as in doubt after the owner of slots was lost: the nodes need
+/// `cluster-node-timeout` (15 s by default) and an election to agree on a successor.
+const LOST_MS: u64 = 30_000;
+const LOST_MAX: usize = 64;
+
 /// What a node told, its names resolved.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
@@ -48,6 +53,8 @@ pub(super) struct Pool {
     announced_at: Box<[u64]>,
     /// The last MOVED that no adopted map has confirmed yet.
     patched_at: Option<u64>,
+    /// Nodes that reactors lost, and until when that counts.
+    lost: Vec<(SocketAddr, u64)>,
     /// Places that reactors were redirected to and that the map does not know: to be answered after
     /// the next refresh, after the one going on.
     unconfirmed: Vec<Endpoint>,
@@ -66,6 +73,7 @@ impl Pool {
             announced: SlotMap::new(),
             announced_at: vec![0; SLOTS].into(),
             patched_at: None,
+            lost: Vec::new(),
             unconfirmed: Vec::new(),
             confirming: Vec::new(),
         }
@@ -109,6 +117,9 @@ impl Pool {
                 self.handle_moved(slot, endpoint, from, now, out);
             }
             Report::NodeLost { address, .. } => {
+                self.lost.retain(|&(known, until)| known != address && until > now);
+                self.lost.truncate(LOST_MAX - 1);
+                self.lost.push((address, now.saturating_add(LOST_MS)));
                 self.schedule.avoid(address, now);
                 self.schedule.want(now);
             }
@@ -228,19 +239,34 @@ impl Pool {
                 return (Outcome::Failed, false);
             }
         };
-        let covered = self.current.as_ref().map_or(0, |map| map.covered());
-        let reachable = self.current.as_ref().is_some_and(|map| {
-            map.primaries().all(|at| map.nodes.get(usize::from(at)).is_some_and(has_address))
-        });
-        let whole = ok && covered == SLOTS && reachable;
-        if !whole {
-            let message = format!(
-                "cluster state ok: {ok}, {covered} of {SLOTS} slots covered, \
-                 all owners' names resolved: {reachable}"
-            );
-            log.warn(now, self.index, "unsettled", &message);
+        let doubt = if ok { self.doubt(now) } else { Some("the cluster's state is not ok") };
+        if let Some(doubt) = doubt {
+            log.warn(now, self.index, "unsettled", doubt);
         }
-        (outcome, whole && self.patched_at.is_none())
+        (outcome, doubt.is_none())
+    }
+
+    /// Why to ask again soon, if there is a reason.
+    fn doubt(&self, now: u64) -> Option<&'static str> {
+        let Some(current) = &self.current else { return Some("there is no map") };
+        let owners = || current.primaries().filter_map(|at| current.nodes.get(usize::from(at)));
+        let is_lost = |node: &Node| {
+            let mut lost = self.lost.iter().filter(|&&(_, until)| until > now);
+            lost.any(|&(address, _)| node.address == Some(address))
+        };
+        if self.patched_at.is_some() {
+            Some("a MOVED is not in the map yet")
+        } else if current.covered() < SLOTS {
+            Some("slots without an owner")
+        } else if owners().any(|node| node.address.is_none()) {
+            Some("an owner of slots whose name does not resolve")
+        } else if owners().any(|node| !node.healthy) {
+            Some("an owner of slots that has failed")
+        } else if owners().any(is_lost) {
+            Some("an owner of slots that a reactor lost")
+        } else {
+            None
+        }
     }
 
     /// The map is as it was, so what MOVED said in between was wrong: or it is not known everywhere
@@ -263,10 +289,6 @@ impl Pool {
         self.current = Some(Arc::new(topology));
         out.extend(self.whole());
     }
-}
-
-fn has_address(node: &Node) -> bool {
-    node.address.is_some()
 }
 
 fn describe(topology: &Topology, teller: &str) -> String {
