@@ -25,4 +25,6 @@ pub mod topology;
 
 pub mod reactor;
 
+pub mod serve;
+
 pub mod check;

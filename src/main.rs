@@ -10,6 +10,7 @@ use std::time::Duration;
 use ringway::config::{self, Config, Invocation, LogLevel};
 use ringway::log::{self, Level, Log};
 use ringway::ring::signals::{Signal, Signals};
+use ringway::serve::Threads;
 use ringway::{check, ring};
 
 const FAILED: u8 = 1;
@@ -62,32 +63,13 @@ fn run(config: Config) -> ExitCode {
     if let Err(error) = ring::raise_descriptor_limit() {
         log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]);
     }
-    let code = match start(&config, &log) {
+    let code = match Threads::start(&config, unix_us()) {
         Ok(mut threads) => wait(&signals, &mut threads, &mut log),
         Err(text) => fail(&text),
     };
     drop(log);
     writer.finish(Duration::from_secs(1));
     code
-}
-
-/// What `start` has started.
-struct Threads {}
-
-/// Starts the topology thread and the reactors. Errors: cause and remedy in one line.
-fn start(config: &Config, _log: &Log) -> Result<Threads, String> {
-    let pools = config.pools.len();
-    Err(format!("{pools} pool(s) understood, but this build has no reactors yet"))
-}
-
-impl Threads {
-    /// Stop accepting, answer what is in flight, close: within `drain_timeout_ms`.
-    fn drain(&mut self) {}
-
-    /// None while they run; then whether they ended well.
-    fn ended(&mut self) -> Option<bool> {
-        Some(true)
-    }
 }
 
 /// The main thread's only work: signals, and a look at whether the threads still live.

@@ -342,9 +342,6 @@ impl Worker {
             Update::Confirmed { pool, .. } | Update::Refreshed { pool, .. } => {
                 self.with(pool, |proxy| proxy.handle_refreshed(now));
             }
-            Update::Learned { pool, learned } => {
-                self.with(pool, |proxy| proxy.handle_learned(learned));
-            }
             Update::Drain { deadline_ms } => {
                 self.ring.stop_listening();
                 self.drain_until_ms = Some(now.ms + deadline_ms);

@@ -42,8 +42,6 @@ pub use socket::ConnectOptions;
 pub use socket::Listener;
 pub use socket::listen;
 pub use socket::somaxconn;
-pub use system::Signal;
-pub use system::Signals;
 pub use system::raise_descriptor_limit;
 pub use table::SocketId;
 pub use wake::Waker;
