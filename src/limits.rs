@@ -31,6 +31,17 @@ pub const REPLY_ELEMENTS_MAX: u64 = u32::MAX as u64;
 /// Depth to which `resp::value` builds a tree.
 pub const VALUE_DEPTH_MAX: usize = 128;
 
+// --- command ----------------------------------------------------------------------------------
+
+/// Commands that only the nodes know, at most; what a COMMAND reply has beyond them is left out.
+/// Stock servers have about 430 in all, with all their modules.
+pub const LEARNED_COMMANDS_MAX: usize = 2048;
+
+/// Subcommands of one learned command, key rules of one, bytes of its name, at most.
+pub const LEARNED_SUBCOMMANDS_MAX: usize = 128;
+pub const LEARNED_KEY_RULES_MAX: usize = 16;
+pub const LEARNED_NAME_MAX: usize = 64;
+
 // --- cluster ----------------------------------------------------------------------------------
 
 /// Bytes of a host name or address, at most (RFC 1035: a name has at most 255).

@@ -10,7 +10,6 @@ mod schedule;
 mod settings;
 mod talk;
 #[cfg(test)]
-#[cfg(test)]
 mod tests_pool;
 #[cfg(test)]
 mod tests_thread;
