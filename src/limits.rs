@@ -66,7 +66,6 @@ pub const REFRESH_GAP_MS_MAX: u64 = 1000;
 /// Redirects to unknown places that wait for one refresh, at most.
 pub const UNCONFIRMED_MAX: usize = 64;
 
-
 // --- proxy ------------------------------------------------------------------------------------
 
 /// Redirects that one request may follow (routing-policy 4.3).
@@ -102,7 +101,6 @@ const _: () = {
     assert!(REFRESH_GAP_MS < REFRESH_GAP_MS_MAX && REFRESH_GAP_MS_MAX < CONVERSATION_MS_MAX);
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
-
 
     assert!(UNAUTHENTICATED_ARGUMENTS_MAX < REQUEST_ARGUMENTS_MAX);
     assert!(UNAUTHENTICATED_BULK_MAX < REQUEST_BULK_MAX);

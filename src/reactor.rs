@@ -14,9 +14,7 @@ use crate::cluster::Endpoint;
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, Totals};
 use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
-use crate::ring::{
-    BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen,
-};
+use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
 use crate::topology::{Report, Update};
 
 /// What one reactor is told at its start.
@@ -254,9 +252,10 @@ impl Worker {
 
     fn handle_accepted(&mut self, id: SocketId, listener: u32) {
         let pool = self.listeners.get(listener as usize).copied().unwrap_or(0);
-        let addresses = self.ring.peer_address(id).and_then(|peer| {
-            self.ring.local_address(id).map(|local| (peer, local))
-        });
+        let addresses = self
+            .ring
+            .peer_address(id)
+            .and_then(|peer| self.ring.local_address(id).map(|local| (peer, local)));
         let Ok((peer, local)) = addresses else {
             self.own(id, Owner::Refused);
             return self.ring.close(id);
@@ -341,6 +340,9 @@ impl Worker {
             // The map that confirms was sent before; who waits for it looks again.
             Update::Confirmed { pool, .. } | Update::Refreshed { pool, .. } => {
                 self.with(pool, |proxy| proxy.handle_refreshed(now));
+            }
+            Update::Learned { pool, learned } => {
+                self.with(pool, |proxy| proxy.handle_learned(learned));
             }
             Update::Drain { deadline_ms } => {
                 self.ring.stop_listening();

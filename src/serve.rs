@@ -12,8 +12,8 @@ use core_affinity::CoreId;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::cluster::AddressMap;
-use crate::config::{Pool, Process};
 use crate::config::{Config, Secret};
+use crate::config::{Pool, Process};
 use crate::metrics;
 use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Reactor};
@@ -105,7 +105,8 @@ impl Threads {
         if !lost_topology && !self.reactors.iter().all(JoinHandle::is_finished) {
             return None;
         }
-        let well = self.reactors.drain(..).all(|thread| !thread.is_finished() || thread.join().is_ok());
+        let well =
+            self.reactors.drain(..).all(|thread| !thread.is_finished() || thread.join().is_ok());
         let _ = self.reports.send(Report::Stop);
         Some(well && !lost_topology)
     }
@@ -137,7 +138,7 @@ fn ring_settings(process: &Process) -> RingSettings {
     RingSettings {
         entries: process.ring_entries,
         cq_entries: process.ring_entries * 4,
-        buffer_size: process.receive_buffer_size as u32,
+        buffer_size: process.receive_buffer_size,
         buffer_count: process.receive_buffer_count,
         huge_pages: true,
     }

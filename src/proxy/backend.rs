@@ -303,9 +303,8 @@ mod tests {
         };
         let first = add(&mut backend, &mut requests, b"first");
         let second = add(&mut backend, &mut requests, b"second");
-        let place = |requests: &Requests, request: u32| {
-            (requests[request].start, requests[request].len)
-        };
+        let place =
+            |requests: &Requests, request: u32| (requests[request].start, requests[request].len);
         let (start, len) = place(&requests, second);
         assert!(backend.is_unwritten(start));
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));

@@ -2,11 +2,11 @@
 //!
 //! Not here: the words of those commands and their replies (`local::client`).
 
+use super::Proxy;
 use super::client::{Client, Phase};
 use super::local::{
     ClientFacts, ClientFilter, World, client_line, write_client_list, write_killed,
 };
-use super::Proxy;
 
 impl Proxy {
     /// CLIENT LIST and INFO: one line for each client that the filter matches.

@@ -113,7 +113,13 @@ impl Proxy {
 
     /// Runs one framed request. Its length, or `None` if it must wait for its elders.
     #[inline]
-    fn run_parsed(&mut self, c: u32, rest: &[u8], parsed: &Parsed, spans: &[Span]) -> Option<usize> {
+    fn run_parsed(
+        &mut self,
+        c: u32,
+        rest: &[u8],
+        parsed: &Parsed,
+        spans: &[Span],
+    ) -> Option<usize> {
         match *parsed {
             Parsed::Array { len, canonical: true } => {
                 let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
@@ -365,13 +371,7 @@ impl Proxy {
         ran
     }
 
-    fn run_unknown(
-        &mut self,
-        c: u32,
-        source: Source,
-        spans: &[Span],
-        error: LookupError,
-    ) -> Ran {
+    fn run_unknown(&mut self, c: u32, source: Source, spans: &[Span], error: LookupError) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
         let name = args.get(0).unwrap_or_default();
         if request::is_cross_protocol(name) {
@@ -551,15 +551,11 @@ impl Proxy {
     }
 
     /// The one slot of a request's keys; `Ok(None)`: it has none. `Err`: the reply to give.
-    fn slot_of_keys(
-        &mut self,
-        command: &Command,
-        args: &Args,
-    ) -> Result<Option<u16>, Vec<u8>> {
+    fn slot_of_keys(&mut self, command: &Command, args: &Args) -> Result<Option<u16>, Vec<u8>> {
         if let Some(word) = command.slot_argument() {
-            let stated = args.get(usize::from(word)).and_then(|word| {
-                std::str::from_utf8(word).ok()?.parse::<u16>().ok()
-            });
+            let stated = args
+                .get(usize::from(word))
+                .and_then(|word| std::str::from_utf8(word).ok()?.parse::<u16>().ok());
             // A slot that is none: any node knows the right error.
             return Ok(Some(stated.filter(|&slot| slot < NO_SLOT).unwrap_or(0) & 0x3fff));
         }

@@ -11,8 +11,8 @@ use super::split::{Cut, Merge};
 use super::types::{NO_SLOT, NONE};
 use crate::cluster::{SLOTS, UNOWNED, hash_tag, slot_of};
 use crate::command::{self, Args, Class, SplitShape};
-use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
 use crate::resp::Version;
+use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
 
 impl Proxy {
     /// Sends a request of classes C, D, E as one part for each slot.
@@ -25,16 +25,13 @@ impl Proxy {
     ) {
         let mut cut = std::mem::take(&mut self.cut);
         cut.by_slot(keys.iter().map(|&key| slot_of(args.get(key as usize).unwrap_or_default())));
-        let merge = match asked.command.class {
-            Class::SplitValues => Merge::Values,
-            Class::SplitCount => Merge::Sum,
-            _ => Merge::AllSucceeded,
-        };
+        let merge = merge_of(asked.command.class);
         let s = self.open_parent(asked, merge);
         if merge == Merge::Values {
             self.splits[s].order.extend_from_slice(&cut.group_of);
         }
-        self.launch_groups(asked, s, &cut, args, shape, Marks::DIVISIBLE);
+        let pieces = Pieces { cut: &cut, args, shape };
+        self.launch_groups(asked, s, &pieces, Marks::DIVISIBLE);
         self.cut = cut;
     }
 
@@ -58,22 +55,15 @@ impl Proxy {
     }
 
     /// Opens and launches one part for each group of a cut.
-    fn launch_groups(
-        &mut self,
-        asked: Asked,
-        s: u32,
-        cut: &Cut,
-        args: &Args,
-        shape: &SplitShape,
-        several: Marks,
-    ) {
+    fn launch_groups(&mut self, asked: Asked, s: u32, pieces: &Pieces, several: Marks) {
         let first = self.splits[s].parts.len();
-        for group in &cut.groups {
+        for group in &pieces.cut.groups {
             let marks = if group.count > 1 { asked.marks.with(several) } else { asked.marks };
             self.open_part(Asked { marks, ..asked }, s, group.slot);
         }
-        for group in 0..cut.groups.len() {
-            let build = |out: &mut Vec<u8>| cut.encode(group, args, shape, out);
+        for group in 0..pieces.cut.groups.len() {
+            let build =
+                |out: &mut Vec<u8>| pieces.cut.encode(group, pieces.args, pieces.shape, out);
             self.launch_part(s, first + group, Bytes::Build(&build));
         }
     }
@@ -176,35 +166,31 @@ impl Proxy {
         let asked = Asked { client: entry.client, command, marks: divided_marks(entry.marks) };
         let mut cut = Cut::default();
         cut.by_key(keys.iter().map(|&key| slot_of(args.get(key as usize).unwrap_or_default())));
+        let pieces = Pieces { cut: &cut, args: &args, shape: &shape };
         if entry.split == NONE {
-            self.divide_single(r, asked, &cut, &args, &shape);
+            self.divide_single(r, asked, &pieces);
         } else {
-            self.divide_part(r, asked, &cut, &args, &shape);
+            self.divide_part(r, asked, &pieces);
         }
     }
 
-    fn divide_single(&mut self, r: u32, asked: Asked, cut: &Cut, args: &Args, shape: &SplitShape) {
+    fn divide_single(&mut self, r: u32, asked: Asked, pieces: &Pieces) {
         self.settle(r);
-        let merge = match asked.command.class {
-            Class::SplitValues => Merge::Values,
-            Class::SplitCount => Merge::Sum,
-            _ => Merge::AllSucceeded,
-        };
+        let merge = merge_of(asked.command.class);
         let s = self.make_parent(r, merge, client_version(asked.marks));
-        self.splits[s].order.extend_from_slice(&cut.group_of);
-        self.launch_groups(asked, s, cut, args, shape, Marks::default());
+        self.splits[s].order.extend_from_slice(&pieces.cut.group_of);
+        self.launch_groups(asked, s, pieces, Marks::default());
     }
 
     /// The new parts take the old one's place in the order of keys.
-    fn divide_part(&mut self, r: u32, asked: Asked, cut: &Cut, args: &Args, shape: &SplitShape) {
+    fn divide_part(&mut self, r: u32, asked: Asked, pieces: &Pieces) {
         let (s, old) = (self.requests[r].split, self.requests[r].part);
         let split = &mut self.splits[s];
-        let mut next = split.parts.len() as u32;
-        for place in split.order.iter_mut().filter(|place| **place == old) {
+        let places = split.order.iter_mut().filter(|place| **place == old);
+        for (next, place) in (split.parts.len() as u32..).zip(places) {
             *place = next;
-            next += 1;
         }
-        self.launch_groups(asked, s, cut, args, shape, Marks::default());
+        self.launch_groups(asked, s, pieces, Marks::default());
         // The old part has nothing left to say: an empty array, a count of none, or the others' OK.
         if self.requests[r].split == s {
             match self.splits[s].merge {
@@ -337,6 +323,21 @@ impl Proxy {
         errors::no_map(&mut out);
         self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
         Ran::Yes
+    }
+}
+
+/// A request and how it is cut.
+struct Pieces<'a> {
+    cut: &'a Cut,
+    args: &'a Args<'a>,
+    shape: &'a SplitShape,
+}
+
+fn merge_of(class: Class) -> Merge {
+    match class {
+        Class::SplitValues => Merge::Values,
+        Class::SplitCount => Merge::Sum,
+        _ => Merge::AllSucceeded,
     }
 }
 

@@ -450,9 +450,8 @@ impl Proxy {
         }
         if client.output.has_to_send() {
             let bytes = client.output.take(&mut self.client_pool);
-            self.urgent |= client.held_back
-                || client.phase == Phase::Last
-                || client.output.has_to_send();
+            self.urgent |=
+                client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;
             self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
         } else if client.phase == Phase::Last && client.is_done() {
@@ -490,11 +489,12 @@ impl Proxy {
             let idle_over = idle > 0
                 && client.head == NONE
                 && now.saturating_sub(client.session.active_ms) > idle;
-            let stalled = client.output.pending() >= soft
-                && now.saturating_sub(client.progress_ms) > stall;
+            let stalled =
+                client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;
             idle_over || stalled
         };
-        let over: Vec<u32> = self.clients.indexes().filter(|&c| is_over(&self.clients[c])).collect();
+        let over: Vec<u32> =
+            self.clients.indexes().filter(|&c| is_over(&self.clients[c])).collect();
         for c in over {
             self.tally.clients_over_limit += 1;
             self.close_client(c);

@@ -10,7 +10,6 @@ mod schedule;
 mod settings;
 mod talk;
 #[cfg(test)]
-#[cfg(test)]
 mod tests_pool;
 #[cfg(test)]
 mod tests_thread;
@@ -18,6 +17,7 @@ mod tests_thread;
 pub use settings::{PoolSettings, Secret, TopologySettings};
 
 use crate::cluster::{Endpoint, Topology};
+use crate::command::Learned;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use log::Log;
 use pool::{Failure, Pool, Told};
@@ -73,6 +73,8 @@ pub enum Update {
     Confirmed { pool: u16, endpoint: Endpoint, address: Option<SocketAddr> },
     /// A refresh is over. `ok`: somebody answered.
     Refreshed { pool: u16, ok: bool },
+    /// Commands that only the nodes know; once for each pool, after its first map.
+    Learned { pool: u16, learned: Arc<Learned> },
     /// From `main`, by the same channel: finish until then.
     Drain { deadline_ms: u64 },
 }
@@ -151,7 +153,11 @@ struct Link {
     missed: bool,
 }
 
-type Answer = (usize, Result<Told, Failure>);
+/// How a conversation of the pool at this index ended.
+enum Answer {
+    Map(usize, Result<Told, Failure>),
+    Commands(usize, Result<Learned, Failure>),
+}
 
 impl Thread {
     fn new(settings: TopologySettings, links: Vec<ReactorLink>) -> Thread {
@@ -193,7 +199,7 @@ impl Thread {
                         }
                     }
                 },
-                Some((index, told)) = answers.recv() => self.handle_answer(index, told),
+                Some(answer) = answers.recv() => self.handle_answer(answer),
                 () = tokio::time::sleep(Duration::from_millis(wait)) => {}
             }
         }
@@ -211,27 +217,26 @@ impl Thread {
     fn start_conversations(&mut self, answered: &mpsc::Sender<Answer>) {
         let now = self.clock.now_ms();
         for (index, pool) in self.pools.iter_mut().enumerate() {
-            let Some(settings) = self.settings.get(index).cloned() else { continue };
-            let Some(target) = pool.start(now) else { continue };
-            let last = pool.current().cloned();
-            let place = match target {
-                Target::Seed(at) => {
-                    let endpoint = settings.seeds.get(at).cloned();
-                    endpoint.map(|endpoint| Place { endpoint, address: None })
-                }
-                Target::Node(address) => Some(Place {
-                    endpoint: name_of(address, last.as_deref()),
-                    address: Some(address),
-                }),
-            };
-            let (resolver, answered) = (self.resolver.clone(), answered.clone());
-            tokio_uring::spawn(async move {
-                let told = match place {
-                    Some(place) => talk::ask_map(&place, &settings, &resolver, last).await,
-                    None => Err(Failure { connected: false, reason: "no such seed".into() }),
-                };
-                let _ = answered.send((index, told)).await;
-            });
+            let Some(settings) = self.settings.get(index) else { continue };
+            let start = || (settings.clone(), self.resolver.clone(), answered.clone());
+            if let Some(target) = pool.start(now) {
+                let last = pool.current().cloned();
+                let place = place_of(target, settings, last.as_deref());
+                let (settings, resolver, answered) = start();
+                tokio_uring::spawn(async move {
+                    let told = talk::ask_map(place, &settings, &resolver, last).await;
+                    let _ = answered.send(Answer::Map(index, told)).await;
+                });
+            }
+            if let Some(address) = pool.start_learning() {
+                let map = pool.current().map(|map| &**map);
+                let place = place_of(Target::Node(address), settings, map);
+                let (settings, resolver, answered) = start();
+                tokio_uring::spawn(async move {
+                    let learned = talk::ask_commands(place, &settings, &resolver).await;
+                    let _ = answered.send(Answer::Commands(index, learned)).await;
+                });
+            }
         }
     }
 
@@ -252,10 +257,15 @@ impl Thread {
         }
     }
 
-    fn handle_answer(&mut self, index: usize, told: Result<Told, Failure>) {
+    fn handle_answer(&mut self, answer: Answer) {
         let now = self.clock.now_ms();
-        if let Some(pool) = self.pools.get_mut(index) {
-            pool.finish(told, now, &mut self.log, &mut self.out);
+        let (Answer::Map(index, _) | Answer::Commands(index, _)) = answer;
+        let Some(pool) = self.pools.get_mut(index) else { return };
+        match answer {
+            Answer::Map(_, told) => pool.finish(told, now, &mut self.log, &mut self.out),
+            Answer::Commands(_, learned) => {
+                pool.finish_learning(learned, now, &mut self.log, &mut self.out);
+            }
         }
     }
 
@@ -266,7 +276,7 @@ impl Thread {
             if self.out.is_empty() && !missed {
                 continue;
             }
-            let whole = self.pools.iter().filter(|_| missed).filter_map(Pool::whole);
+            let whole = self.pools.iter().filter(|_| missed).flat_map(Pool::standing);
             for update in whole.chain(self.out.iter().cloned()) {
                 if let Err(TrySendError::Full(_)) = link.link.updates.try_send(update) {
                     link.missed = true;
@@ -275,6 +285,19 @@ impl Thread {
             (link.link.wake)();
         }
         self.out.clear();
+    }
+}
+
+/// Where a target is. None: no such seed.
+fn place_of(target: Target, settings: &PoolSettings, map: Option<&Topology>) -> Option<Place> {
+    match target {
+        Target::Seed(at) => {
+            let endpoint = settings.seeds.get(at)?.clone();
+            Some(Place { endpoint, address: None })
+        }
+        Target::Node(address) => {
+            Some(Place { endpoint: name_of(address, map), address: Some(address) })
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::schedule::{Known, Outcome, Schedule, Target};
 use super::settings::PoolSettings;
 use super::{Report, Update};
 use crate::cluster::{AddressMap, Choice, Endpoint, Node, SLOTS, SlotMap, Topology, Witnesses};
+use crate::command::Learned;
 use crate::limits::UNCONFIRMED_MAX;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -55,6 +56,9 @@ pub(super) struct Pool {
     patched_at: Option<u64>,
     /// Nodes that reactors lost, and until when that counts.
     lost: Vec<(SocketAddr, u64)>,
+    learned: Option<Arc<Learned>>,
+    /// Set when COMMAND is to be asked.
+    to_learn: bool,
     /// Places that reactors were redirected to and that the map does not know: to be answered after
     /// the next refresh, after the one going on.
     unconfirmed: Vec<Endpoint>,
@@ -74,6 +78,8 @@ impl Pool {
             announced_at: vec![0; SLOTS].into(),
             patched_at: None,
             lost: Vec::new(),
+            learned: None,
+            to_learn: false,
             unconfirmed: Vec::new(),
             confirming: Vec::new(),
         }
@@ -84,10 +90,11 @@ impl Pool {
         self.current.as_ref()
     }
 
-    /// The map as an update, for a reactor that missed one.
-    pub(super) fn whole(&self) -> Option<Update> {
-        let topology = Arc::clone(self.current.as_ref()?);
-        Some(Update::Map { pool: self.index, topology })
+    /// What every reactor must have, for one that missed some of it.
+    pub(super) fn standing(&self) -> impl Iterator<Item = Update> + '_ {
+        let (map, learned) = (self.current.iter().cloned(), self.learned.iter().cloned());
+        let map = map.map(|topology| Update::Map { pool: self.index, topology });
+        map.chain(learned.map(|learned| Update::Learned { pool: self.index, learned }))
     }
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
@@ -154,11 +161,43 @@ impl Pool {
         if !self.schedule.finish(now, outcome, settled) {
             return;
         }
+        self.to_learn = answered && self.learned.is_none();
         for endpoint in std::mem::take(&mut self.confirming) {
             let address = self.find(&endpoint).map(|(_, address)| address);
             out.push(Update::Confirmed { pool: self.index, endpoint, address });
         }
         out.push(Update::Refreshed { pool: self.index, ok: answered });
+    }
+
+    /// Whom to ask for its commands now, if anybody: once, and again with each refresh while it
+    /// fails. A healthy owner of slots, as it is the one to run them.
+    pub(super) fn start_learning(&mut self) -> Option<SocketAddr> {
+        if !std::mem::take(&mut self.to_learn) {
+            return None;
+        }
+        let current = self.current.as_ref()?;
+        let mut owners = current.primaries().filter_map(|at| current.nodes.get(usize::from(at)));
+        owners.find(|node| node.healthy && node.address.is_some())?.address
+    }
+
+    /// The conversation about commands is over.
+    pub(super) fn finish_learning(
+        &mut self,
+        learned: Result<Learned, Failure>,
+        now: u64,
+        log: &mut Log,
+        out: &mut Vec<Update>,
+    ) {
+        match learned {
+            Ok(learned) => {
+                let message = format!("{} commands that only the nodes know", learned.len());
+                log.info(now, self.index, "learned", &message);
+                let learned = Arc::new(learned);
+                self.learned = Some(Arc::clone(&learned));
+                out.push(Update::Learned { pool: self.index, learned });
+            }
+            Err(failure) => log.warn(now, self.index, "learn", &failure.reason),
+        }
     }
 
     fn handle_moved(
@@ -286,8 +325,9 @@ impl Pool {
     fn announce(&mut self, topology: Topology, out: &mut Vec<Update>) {
         self.announced.replace(&topology);
         self.announced_at.fill(0);
-        self.current = Some(Arc::new(topology));
-        out.extend(self.whole());
+        let topology = Arc::new(topology);
+        self.current = Some(Arc::clone(&topology));
+        out.push(Update::Map { pool: self.index, topology });
     }
 }
 

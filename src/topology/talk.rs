@@ -8,6 +8,7 @@ use super::settings::PoolSettings;
 use crate::cluster::{
     Endpoint, Topology, TopologyError, read_cluster_info, read_nodes_text, read_shards, read_slots,
 };
+use crate::command::Learned;
 use crate::limits::{CONVERSATION_BYTES_MAX, CONVERSATION_MS_MAX};
 use crate::resp::reply::{ReplyScanner, Scanned};
 use crate::resp::request::encode_request;
@@ -22,6 +23,7 @@ use tokio_uring::net::TcpStream;
 const SHARDS: &[&[u8]] = &[b"CLUSTER", b"SHARDS"];
 const SLOTS: &[&[u8]] = &[b"CLUSTER", b"SLOTS"];
 const NODES: &[&[u8]] = &[b"CLUSTER", b"NODES"];
+const COMMAND: &[&[u8]] = &[b"COMMAND"];
 const INFO: &[&[u8]] = &[b"CLUSTER", b"INFO"];
 
 /// Addresses of one name that are tried.
@@ -37,26 +39,51 @@ pub(super) struct Place {
 
 /// Asks a node for the map. `last`: the map so far. Names are resolved anew if that of `place` is.
 pub(super) async fn ask_map(
-    place: &Place,
+    place: Option<Place>,
     settings: &PoolSettings,
     resolver: &Resolver,
     last: Option<Arc<Topology>>,
 ) -> Result<Told, Failure> {
-    let (stream, asked) = connect(place, settings, resolver).await?;
-    let place_name = &place.endpoint;
-    let fresh = place.address.is_none();
-    let mut talk = Talk::new(stream);
-    let limit = settings.request_timeout_ms.min(CONVERSATION_MS_MAX);
-    let told = tokio::time::timeout(Duration::from_millis(limit), talk.map(settings, &asked)).await;
+    let place = known(place)?;
+    let (mut talk, asked) = connect(&place, settings, resolver).await?;
+    let told = limited(settings, talk.map(settings, &asked)).await;
     talk.end();
-    let told = told.unwrap_or_else(|_| Err(format!("no answer within {limit} ms")));
-    let (mut topology, ok) = told
-        .map_err(|reason| Failure { connected: true, reason: format!("{place_name}: {reason}") })?;
+    let (mut topology, ok) = told.map_err(|reason| failure(&place, true, &reason))?;
     for node in &mut topology.nodes {
         node.endpoint = settings.address_map.apply(&node.endpoint).into_owned();
     }
-    resolver.resolve(&mut topology, last.as_deref(), fresh).await;
-    Ok(Told { topology, ok, teller: place_name.to_string().into() })
+    resolver.resolve(&mut topology, last.as_deref(), place.address.is_none()).await;
+    Ok(Told { topology, ok, teller: place.endpoint.to_string().into() })
+}
+
+/// Asks a node which commands it knows.
+pub(super) async fn ask_commands(
+    place: Option<Place>,
+    settings: &PoolSettings,
+    resolver: &Resolver,
+) -> Result<Learned, Failure> {
+    let place = known(place)?;
+    let (mut talk, _) = connect(&place, settings, resolver).await?;
+    let learned = limited(settings, talk.commands(settings)).await;
+    talk.end();
+    learned.map_err(|reason| failure(&place, true, &reason))
+}
+
+async fn limited<T>(
+    settings: &PoolSettings,
+    work: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    let limit = settings.request_timeout_ms.min(CONVERSATION_MS_MAX);
+    let done = tokio::time::timeout(Duration::from_millis(limit), work).await;
+    done.unwrap_or_else(|_| Err(format!("no answer within {limit} ms")))
+}
+
+fn known(place: Option<Place>) -> Result<Place, Failure> {
+    place.ok_or_else(|| Failure { connected: false, reason: "no such seed".to_string() })
+}
+
+fn failure(place: &Place, connected: bool, reason: &str) -> Failure {
+    Failure { connected, reason: format!("{}: {reason}", place.endpoint) }
 }
 
 /// A connection, and the place that it leads to as replies may refer to it: by name, or by address
@@ -65,7 +92,7 @@ async fn connect(
     place: &Place,
     settings: &PoolSettings,
     resolver: &Resolver,
-) -> Result<(TcpStream, Endpoint), Failure> {
+) -> Result<(Talk, Endpoint), Failure> {
     let Endpoint { host, port } = &place.endpoint;
     let addresses = match place.address {
         Some(address) => vec![address.ip()],
@@ -85,13 +112,14 @@ async fn connect(
                     _ => ip.to_string().into(),
                 };
                 let _ = stream.set_nodelay(true);
-                return Ok((TcpStream::from_std(stream), Endpoint { host, port: *port }));
+                let talk = Talk::new(TcpStream::from_std(stream));
+                return Ok((talk, Endpoint { host, port: *port }));
             }
             Some(Err(error)) => reason = error.to_string(),
             None => reason = "no thread to connect in".to_string(),
         }
     }
-    Err(Failure { connected: false, reason: format!("{}: {reason}", place.endpoint) })
+    Err(failure(place, false, &reason))
 }
 
 struct Talk {
@@ -117,36 +145,19 @@ impl Talk {
         settings: &PoolSettings,
         asked: &Endpoint,
     ) -> Result<(Topology, bool), String> {
-        let mut requests = Vec::new();
-        let login = login(settings);
-        if let Some(login) = &login {
-            encode_request(login.iter().copied(), &mut requests);
-        }
-        for request in [SHARDS, NODES, INFO] {
-            encode_request(request.iter().copied(), &mut requests);
-        }
-        self.write(requests).await?;
-        let login = match login {
-            Some(_) => self.reply().await?,
-            None => Value::Null,
-        };
+        let refusal = self.begin(settings, &[SHARDS, NODES, INFO]).await?;
         let shards = self.reply().await?;
         let lines = self.reply().await?;
         let info = self.reply().await?;
         let read = match read_shards(&shards, asked) {
             // Before 7.0 there is no SHARDS.
             Err(TopologyError::Refused(_)) => {
-                let mut request = Vec::new();
-                encode_request(SLOTS.iter().copied(), &mut request);
-                self.write(request).await?;
+                self.write(&[SLOTS]).await?;
                 read_slots(&self.reply().await?, asked)
             }
             read => read,
         };
-        let mut topology = read.map_err(|error| match &login {
-            Value::Error(text) => format!("AUTH: {}; {error}", String::from_utf8_lossy(text)),
-            _ => error.to_string(),
-        })?;
+        let mut topology = read.map_err(|error| format!("{refusal}{error}"))?;
         topology.take_lines(&read_nodes_text(lines.as_bytes().unwrap_or_default()));
         let Some(info) = info.as_bytes() else {
             // Not allowed to ask: the slots alone must do.
@@ -157,7 +168,40 @@ impl Talk {
         Ok((topology, info.ok))
     }
 
-    async fn write(&mut self, bytes: Vec<u8>) -> Result<(), String> {
+    async fn commands(&mut self, settings: &PoolSettings) -> Result<Learned, String> {
+        let refusal = self.begin(settings, &[COMMAND]).await?;
+        match self.reply().await? {
+            Value::Error(text) => Err(format!("{refusal}{}", String::from_utf8_lossy(&text))),
+            reply => Ok(Learned::from_command_reply(&reply)),
+        }
+    }
+
+    /// Logs in, if so configured, and sends the requests behind it in the same write. What the node
+    /// said against the login is for the error message only: one without a password refuses every
+    /// login and answers all else.
+    async fn begin(
+        &mut self,
+        settings: &PoolSettings,
+        requests: &[&[&[u8]]],
+    ) -> Result<String, String> {
+        let Some(login) = login(settings) else {
+            self.write(requests).await?;
+            return Ok(String::new());
+        };
+        let mut all = vec![&*login];
+        all.extend_from_slice(requests);
+        self.write(&all).await?;
+        Ok(match self.reply().await? {
+            Value::Error(text) => format!("AUTH: {}; ", String::from_utf8_lossy(&text)),
+            _ => String::new(),
+        })
+    }
+
+    async fn write(&mut self, requests: &[&[&[u8]]]) -> Result<(), String> {
+        let mut bytes = Vec::new();
+        for request in requests {
+            encode_request(request.iter().copied(), &mut bytes);
+        }
         let (result, _) = self.stream.write_all(bytes).await;
         result.map_err(|error| error.to_string())
     }

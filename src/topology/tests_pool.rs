@@ -6,6 +6,7 @@ use super::schedule::Target;
 use super::settings::PoolSettings;
 use super::{Report, Update};
 use crate::cluster::{AddressMap, Endpoint, Node, Role, SLOTS, Topology};
+use crate::command::Learned;
 use std::net::SocketAddr;
 
 fn address(port: u16) -> SocketAddr {
@@ -84,6 +85,7 @@ fn show(update: &Update) -> String {
             format!("confirmed {endpoint} {:?}", address.map(|address| address.port()))
         }
         Update::Refreshed { ok, .. } => format!("refreshed {ok}"),
+        Update::Learned { learned, .. } => format!("learned {}", learned.len()),
         Update::Drain { .. } => "drain".into(),
     }
 }
@@ -209,6 +211,28 @@ fn while_a_lost_node_owns_slots_the_map_is_asked_for_each_second() {
     rig.pool.start(now);
     assert_eq!(rig.answer(after, now), ["map 2", "refreshed true"]);
     assert!(rig.pool.next_deadline().unwrap() >= now + 10_000);
+}
+
+#[test]
+fn commands_are_asked_for_once_and_again_only_if_that_failed() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.pool.start_learning(), None);
+    rig.pool.start(0);
+    rig.answer(map(&[1, 2, 3]), 0);
+    assert_eq!(rig.pool.start_learning(), Some(address(1)));
+    assert_eq!(rig.pool.start_learning(), None);
+    let refused = Err(Failure { connected: true, reason: "NOPERM".into() });
+    let mut out = Vec::new();
+    rig.pool.finish_learning(refused, 0, &mut rig.log, &mut out);
+    rig.pool.start(20_000);
+    rig.answer(map(&[1, 2, 3]), 20_000);
+    assert_eq!(rig.pool.start_learning(), Some(address(1)));
+    rig.pool.finish_learning(Ok(Learned::default()), 20_000, &mut rig.log, &mut out);
+    assert_eq!(out.iter().map(show).collect::<Vec<_>>(), ["learned 0"]);
+    rig.pool.start(40_000);
+    rig.answer(map(&[1, 2, 3]), 40_000);
+    assert_eq!(rig.pool.start_learning(), None);
+    assert_eq!(rig.pool.standing().count(), 2);
 }
 
 #[test]
