@@ -94,6 +94,8 @@ counters! {
     MapUpdates "map_updates" Counter "Slot maps taken.";
     MapPatches "map_patches" Counter "Single slots changed.";
     MemoryBytes "memory_bytes" Gauge "Bytes held for clients and nodes.";
+    SendsToClients "sends_to_clients" Counter "Sends to clients.";
+    SendsToNodes "sends_to_nodes" Counter "Sends to nodes.";
     Turns "turns" Counter "Turns of the reactor.";
     Enters "enters" Counter "Calls of io_uring_enter.";
     Completions "completions" Counter "Completions handled.";

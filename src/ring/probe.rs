@@ -199,6 +199,7 @@ fn try_ring() -> Trial {
                 .collect();
             let params = ring.params();
             let granted = Granted {
+                min_wait: true,
                 no_sqarray,
                 no_iowait: params.is_feature_no_iowait(),
                 ring_fd_registered: ring.submitter().register_ring_fd().is_ok(),

@@ -116,6 +116,12 @@ pub struct Totals {
     pub topology_refreshes: u64,
     /// Requests that were cut by slot.
     pub splits: u64,
+    /// Sends to nodes and to clients: how well requests and replies are batched.
+    pub sends_to_nodes: u64,
+    pub sends_to_clients: u64,
+    /// Calls of io_uring_enter, and what they brought.
+    pub ring_enters: u64,
+    pub ring_completions: u64,
 }
 
 /// What an answer may depend on besides the request and its client.
