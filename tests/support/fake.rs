@@ -226,10 +226,15 @@ fn cluster(subcommand: &str, shared: &Shared, bulk: &dyn Fn(&[u8]) -> Vec<u8>) -
         return reply.clone();
     }
     match subcommand {
-        "INFO" => bulk(b"cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_current_epoch:1\r\n"),
+        "INFO" => {
+            bulk(b"cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_current_epoch:1\r\n")
+        }
         "MYID" => bulk(&[b'0'; 40]),
-        _ => format!("-ERR unknown subcommand '{}'. Try CLUSTER HELP.\r\n", subcommand.to_lowercase())
-            .into_bytes(),
+        _ => format!(
+            "-ERR unknown subcommand '{}'. Try CLUSTER HELP.\r\n",
+            subcommand.to_lowercase()
+        )
+        .into_bytes(),
     }
 }
 

@@ -106,7 +106,8 @@ impl Process {
     }
 
     fn status_field(&self, field: &str) -> u64 {
-        let text = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap_or_default();
+        let text =
+            std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with(field)).unwrap_or_default();
         line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
     }
