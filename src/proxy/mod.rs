@@ -1,1 +1,481 @@
-//! Room proxy.
+//! The state machines of one reactor: told bytes and time, they return actions.
+//!
+//! ```text
+//!  handle_received(client)                                    handle_received(backend)
+//!        │ resp: frames                                              │ resp: where a reply ends
+//!        ▼                                                           ▼
+//!  dispatch ── local: answered here ─────────┐              deliver ── route: an error reply ─┐
+//!        │ command: keys   cluster: slot     │                 │                              │
+//!        ▼                                   ▼                 ▼                              ▼
+//!  launch ──────────► backend FIFO      client order ◄── complete ◄── split: merge    recover: again,
+//!   (hold, wait)           │                 │                                         ask, wait
+//!        ▲                 ▼                 ▼                                                │
+//!        │            Action::Send      Action::Send                                          │
+//!        └────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! This file holds the tables and the way in and out. The other files are parts of the same machine,
+//! each with one job: `dispatch` (from bytes to a class), `launch` (to a backend, now or later),
+//! `deliver` (from a reply to its client), `recover` (errors, losses, time), `connect` (backends'
+//! lives), `fence` (replies that may be composed), `fanout` (requests of several parts).
+//!
+//! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
+
+pub mod backend;
+pub mod client;
+mod connect;
+mod deliver;
+mod dispatch;
+mod fanout;
+mod fence;
+mod launch;
+pub mod local;
+mod nodes;
+mod output;
+mod recover;
+pub mod request;
+mod route;
+pub mod session;
+mod split;
+pub mod types;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ahash::RandomState;
+
+use crate::cluster::{SLOTS, SlotMap, Topology, UNOWNED};
+use crate::command::Learned;
+use crate::resp::Span;
+use crate::resp::request::RequestLimits;
+use backend::Backend;
+use client::{Clients, Partial, Phase};
+use local::{Identity, Totals};
+use nodes::Nodes;
+use output::Pool;
+use request::Requests;
+use session::Session;
+use split::{Cut, Splits};
+pub use types::{Action, Conn, NO_SLOT, NONE, Now, Report, Settings, Socket};
+
+/// Plain counts of what happened; read by whoever publishes them.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub commands: u64,
+    pub commands_local: u64,
+    pub error_replies: u64,
+    pub redirects: u64,
+    pub retries: u64,
+    pub splits: u64,
+    pub crossslot: u64,
+    pub lost: u64,
+    pub timeouts: u64,
+    pub fence_breaches: u64,
+    pub protocol_errors: u64,
+    pub clients_total: u64,
+    pub clients_refused: u64,
+    pub clients_over_limit: u64,
+    pub backend_connects: u64,
+    pub backend_failures: u64,
+    pub backend_surprises: u64,
+    pub bytes_from_clients: u64,
+    pub bytes_to_clients: u64,
+    pub bytes_from_nodes: u64,
+    pub bytes_to_nodes: u64,
+}
+
+/// A leg that waits for time or for a new map.
+#[derive(Copy, Clone, Debug)]
+struct Wait {
+    request: u32,
+    until_ms: u64,
+    on_topology: bool,
+}
+
+pub struct Proxy {
+    settings: Settings,
+    identity: Arc<Identity>,
+    clients: Clients,
+    backends: Vec<Backend>,
+    backends_free: Vec<u32>,
+    requests: Requests,
+    splits: Splits,
+    nodes: Nodes,
+    map: SlotMap,
+    topology: Option<Arc<Topology>>,
+    learned: Option<Arc<Learned>>,
+    /// Totals of the whole process, as last published; for INFO.
+    totals: Totals,
+    waits: Vec<Wait>,
+    client_pool: Pool,
+    backend_pool: Pool,
+    /// Boxed because idle clients hold a pointer, not the struct.
+    #[allow(clippy::vec_box, reason = "the boxes themselves are what is kept for reuse")]
+    partials: Vec<Box<Partial>>,
+    dirty_clients: Vec<u32>,
+    dirty_backends: Vec<u32>,
+    resuming: Vec<u32>,
+    actions: Vec<Action>,
+    now: Now,
+    next_check_ms: u64,
+    next_tidy_ms: u64,
+    /// Scratch space, reused.
+    spans: Vec<Span>,
+    keys: Vec<u32>,
+    inline: Vec<u8>,
+    scratch: Vec<u8>,
+    cut: Cut,
+    random: RandomState,
+    random_count: u64,
+    /// `dispatch`'s table by command id.
+    fast: Box<[dispatch::Fast]>,
+    limits: RequestLimits,
+    limits_unauthenticated: RequestLimits,
+    next_client_id: u64,
+    client_id_step: u64,
+    draining: bool,
+    pub tally: Tally,
+}
+
+/// How often deadlines are looked at while something is under way.
+const CHECK_EVERY_MS: u64 = 20;
+/// How often pools are shrunk and idle clients looked for.
+const TIDY_EVERY_MS: u64 = 1_000;
+
+impl Proxy {
+    /// `seed` must not be guessable: the fence's nonces come from it. Client ids are
+    /// `first_client_id`, `+ client_id_step`, …: unique in the process when each reactor has its
+    /// own remainder.
+    pub fn new(
+        settings: Settings,
+        identity: Arc<Identity>,
+        seed: [u64; 4],
+        first_client_id: u64,
+        client_id_step: u64,
+    ) -> Proxy {
+        let limits = RequestLimits {
+            total_max: settings.client_query_limit as u64,
+            ..RequestLimits::default()
+        };
+        Proxy {
+            identity,
+            clients: Clients::default(),
+            backends: Vec::new(),
+            backends_free: Vec::new(),
+            requests: Requests::default(),
+            splits: Splits::default(),
+            nodes: Nodes::default(),
+            map: SlotMap::new(),
+            topology: None,
+            learned: None,
+            totals: Totals::default(),
+            waits: Vec::new(),
+            client_pool: Pool::new(1024, 64 * 1024, 4096),
+            backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
+            partials: Vec::new(),
+            dirty_clients: Vec::new(),
+            dirty_backends: Vec::new(),
+            resuming: Vec::new(),
+            actions: Vec::new(),
+            now: Now::default(),
+            next_check_ms: 0,
+            next_tidy_ms: 0,
+            spans: Vec::new(),
+            keys: Vec::new(),
+            inline: Vec::new(),
+            scratch: Vec::new(),
+            cut: Cut::default(),
+            random: RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]),
+            random_count: 0,
+            fast: dispatch::fast_table(&settings),
+            limits,
+            limits_unauthenticated: RequestLimits::unauthenticated(),
+            next_client_id: first_client_id,
+            client_id_step,
+            draining: false,
+            tally: Tally::default(),
+            settings,
+        }
+    }
+
+    /// A client has connected. `None`: refused; `refusal` is what to send before closing.
+    pub fn handle_accepted(
+        &mut self,
+        socket: Socket,
+        peer: SocketAddr,
+        local: SocketAddr,
+        now: Now,
+    ) -> Option<u32> {
+        self.now = now;
+        if self.draining || self.clients.open_count() >= self.settings.clients_max as usize {
+            self.tally.clients_refused += 1;
+            return None;
+        }
+        self.tally.clients_total += 1;
+        let id = self.next_client_id;
+        self.next_client_id += self.client_id_step;
+        let session = Session::new(id, peer, local, now.ms, self.identity.users.is_empty());
+        Some(self.clients.open(socket, session))
+    }
+
+    /// The line that a refused client is sent.
+    pub fn refusal() -> Vec<u8> {
+        let mut out = Vec::new();
+        local::errors::max_clients(&mut out);
+        out
+    }
+
+    /// Bytes have come.
+    #[inline]
+    pub fn handle_received(&mut self, conn: Conn, bytes: &[u8], now: Now) {
+        self.now = now;
+        match conn {
+            Conn::Client(client) => self.handle_client_bytes(client, bytes),
+            Conn::Backend(backend) => self.handle_backend_bytes(backend, bytes),
+        }
+    }
+
+    /// The other side has sent its last byte (`failed`: the connection broke).
+    pub fn handle_end(&mut self, conn: Conn, failed: bool, now: Now) {
+        self.now = now;
+        match conn {
+            Conn::Client(client) => self.handle_client_end(client, failed),
+            Conn::Backend(backend) => self.lose_backend(backend, connect::Why::Ended),
+        }
+    }
+
+    /// A send has ended; `buffer` comes back.
+    #[inline]
+    pub fn handle_sent(&mut self, conn: Conn, buffer: Vec<u8>, ok: bool, now: Now) {
+        self.now = now;
+        match conn {
+            Conn::Client(client) => self.handle_client_sent(client, buffer, ok),
+            Conn::Backend(backend) => self.handle_backend_sent(backend, buffer, ok),
+        }
+    }
+
+    /// The driver holds nothing of this connection any more.
+    pub fn handle_gone(&mut self, conn: Conn, now: Now) {
+        self.now = now;
+        match conn {
+            Conn::Client(client) => self.clients.close(client),
+            Conn::Backend(backend) => self.handle_backend_gone(backend),
+        }
+    }
+
+    fn handle_client_sent(&mut self, c: u32, buffer: Vec<u8>, ok: bool) {
+        let client = &mut self.clients[c];
+        client.output.sent();
+        client.progress_ms = self.now.ms;
+        self.tally.bytes_to_clients += buffer.len() as u64;
+        self.client_pool.give(buffer);
+        match client.phase {
+            Phase::Open | Phase::Last if !ok => self.close_client(c),
+            Phase::Open | Phase::Last => {
+                if client.output.has_to_send() {
+                    self.mark_client_dirty(c);
+                }
+                self.after_progress(c);
+            }
+            Phase::Closing | Phase::Free => (),
+        }
+    }
+
+    /// Something of the client's has been answered or sent: it may be allowed to go on, or be done.
+    #[inline]
+    fn after_progress(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if client.head == NONE {
+            client.barrier = false;
+        }
+        let interesting = client.partial.is_some() || client.phase == Phase::Last;
+        if interesting && !client.resuming {
+            client.resuming = true;
+            self.resuming.push(c);
+        }
+    }
+
+    fn handle_client_end(&mut self, c: u32, failed: bool) {
+        let client = &mut self.clients[c];
+        match client.phase {
+            Phase::Closing | Phase::Free => (),
+            Phase::Open | Phase::Last if failed => self.close_client(c),
+            // What it asked for before it shut its side is still answered.
+            Phase::Open | Phase::Last => {
+                client.phase = Phase::Last;
+                self.after_progress(c);
+                if self.clients[c].is_done() {
+                    self.close_client(c);
+                }
+            }
+        }
+    }
+
+    /// A whole map from the topology thread.
+    pub fn handle_topology(&mut self, topology: Arc<Topology>, now: Now) {
+        self.now = now;
+        let translation = self.nodes.adopt(&topology);
+        for slot in 0..SLOTS as u16 {
+            let owner = topology.owners[usize::from(slot)];
+            let node = translation.get(usize::from(owner)).copied().unwrap_or(UNOWNED);
+            if self.map.get(slot) != node {
+                self.map.patch(slot, node);
+            }
+        }
+        self.topology = Some(topology);
+        self.retire_absent_nodes();
+        self.wake_waiting(true);
+    }
+
+    /// One slot has moved; another reactor saw it.
+    pub fn handle_slot_moved(&mut self, slot: u16, address: SocketAddr, now: Now) {
+        self.now = now;
+        if let Some(node) = self.nodes.by_address(&address)
+            && self.map.get(slot) != node
+        {
+            self.map.patch(slot, node);
+        }
+    }
+
+    /// A refresh has ended, whatever it found: those who waited for it look again.
+    pub fn handle_refreshed(&mut self, now: Now) {
+        self.now = now;
+        self.wake_waiting(true);
+    }
+
+    pub fn handle_learned(&mut self, learned: Arc<Learned>) {
+        self.learned = Some(learned);
+    }
+
+    pub fn handle_totals(&mut self, totals: Totals) {
+        self.totals = totals;
+    }
+
+    /// Takes no further client; those who are here are answered what they asked and closed.
+    pub fn handle_drain(&mut self, now: Now) {
+        self.now = now;
+        self.draining = true;
+        let open: Vec<u32> = self.clients.indexes().collect();
+        for c in open {
+            self.handle_client_end(c, false);
+        }
+    }
+
+    /// Looks at deadlines. Cheap when none is near.
+    pub fn handle_time(&mut self, now: Now) {
+        self.now = now;
+        if now.ms >= self.next_check_ms {
+            self.next_check_ms = now.ms + CHECK_EVERY_MS;
+            self.check_backends();
+        }
+        self.wake_waiting(false);
+        if now.ms >= self.next_tidy_ms {
+            self.next_tidy_ms = now.ms + TIDY_EVERY_MS;
+            self.tidy();
+        }
+    }
+
+    /// When `handle_time` wants to be called next, milliseconds; `None`: nothing is under way.
+    pub fn next_deadline(&self) -> u64 {
+        let waits = self.waits.iter().map(|wait| wait.until_ms).min();
+        let check = if self.requests.open_count() > 0 || self.connecting() {
+            self.next_check_ms
+        } else {
+            self.next_tidy_ms
+        };
+        check.min(waits.unwrap_or(u64::MAX))
+    }
+
+    /// Once a turn, after all events: hands out what is to be sent and done.
+    pub fn flush(&mut self, actions: &mut Vec<Action>) {
+        while let Some(c) = self.resuming.pop() {
+            self.clients[c].resuming = false;
+            self.resume(c);
+        }
+        let mut dirty = std::mem::take(&mut self.dirty_backends);
+        for b in dirty.drain(..) {
+            self.flush_backend(b);
+        }
+        self.dirty_backends = dirty;
+        let mut dirty = std::mem::take(&mut self.dirty_clients);
+        for c in dirty.drain(..) {
+            self.flush_client(c);
+        }
+        self.dirty_clients = dirty;
+        actions.append(&mut self.actions);
+    }
+
+    fn flush_client(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        client.dirty = false;
+        if !matches!(client.phase, Phase::Open | Phase::Last) || client.output.sending {
+            return;
+        }
+        if client.output.has_to_send() {
+            let bytes = client.output.take(&mut self.client_pool);
+            let socket = client.socket;
+            self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
+        } else if client.phase == Phase::Last && client.is_done() {
+            self.close_client(c);
+        }
+    }
+
+    #[inline]
+    fn mark_client_dirty(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if !client.dirty {
+            client.dirty = true;
+            self.dirty_clients.push(c);
+        }
+    }
+
+    #[inline]
+    fn mark_backend_dirty(&mut self, b: u32) {
+        let backend = &mut self.backends[b as usize];
+        if !backend.dirty {
+            backend.dirty = true;
+            self.dirty_backends.push(b);
+        }
+    }
+
+    fn tidy(&mut self) {
+        self.client_pool.shrink();
+        self.backend_pool.shrink();
+        self.requests.shrink();
+        self.partials.truncate(self.partials.len() / 2);
+        let now = self.now.ms;
+        let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
+        let soft = self.settings.client_output_soft;
+        let is_over = |client: &client::Client| {
+            let idle_over = idle > 0
+                && client.head == NONE
+                && now.saturating_sub(client.session.active_ms) > idle;
+            let stalled = client.output.pending() >= soft
+                && now.saturating_sub(client.progress_ms) > stall;
+            idle_over || stalled
+        };
+        let over: Vec<u32> = self.clients.indexes().filter(|&c| is_over(&self.clients[c])).collect();
+        for c in over {
+            self.tally.clients_over_limit += 1;
+            self.close_client(c);
+        }
+    }
+
+    /// A number that nobody outside can foresee.
+    fn random(&mut self) -> u64 {
+        self.random_count += 1;
+        self.random.hash_one(self.random_count)
+    }
+
+    pub fn clients_open(&self) -> usize {
+        self.clients.open_count()
+    }
+
+    /// Requests in the tables, tombstones and our own included.
+    pub fn requests_open(&self) -> usize {
+        self.requests.open_count()
+    }
+
+    pub fn backends_connected(&self) -> usize {
+        self.backends.iter().filter(|backend| backend.phase == backend::Phase::Ready).count()
+    }
+}

@@ -1,0 +1,305 @@
+//! One backend: its life, the FIFO that pairs replies with requests, the bytes it may have to give
+//! back for a repeat.
+//!
+//! ```text
+//! Idle ──connect──► Connecting ──► Handshake ──► Ready
+//!  ▲                    │              │           │   time-out, end, a frame nobody asked for
+//!  └──(backoff)── Closing ◄────────────┴───────────┘
+//! ```
+//! The stream's bytes are counted (wrapping): `answered <= handed <= written`. A request knows where
+//! its bytes are in that stream; they are kept until its reply has been read, in the very buffers
+//! that were sent, so that a redirect costs no copy beforehand.
+//!
+//! Not here: clients, and what a reply means.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use super::output::{LARGE, Output, Pool};
+use super::request::{Requests, State};
+use super::types::{NONE, Socket};
+use crate::resp::Version;
+use crate::resp::reply::ReplyScanner;
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Not connected; `retry_at_ms` says from when on it may be tried.
+    Idle,
+    Connecting,
+    Handshake,
+    Ready,
+    /// Waits for the driver to say that its socket is gone.
+    Closing,
+}
+
+/// Who uses the backend.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Lane {
+    /// Every client that speaks this version.
+    Shared,
+    /// One client at a time, behind the fence.
+    Fence,
+}
+
+/// Bytes that were sent and are kept until everything in them is answered.
+#[derive(Debug)]
+struct Chunk {
+    end: u32,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub struct Backend {
+    pub phase: Phase,
+    pub lane: Lane,
+    pub version: Version,
+    /// In the list of those that have something to send.
+    pub dirty: bool,
+    /// Replies of the handshake still to come.
+    pub handshake_left: u8,
+    pub node: u16,
+    pub socket: Socket,
+    head: u32,
+    tail: u32,
+    count: u32,
+    written: u32,
+    handed: u32,
+    answered: u32,
+    pub scanner: ReplyScanner,
+    pub output: Output,
+    sent: VecDeque<Chunk>,
+    /// When it last answered, or was last given work while it had none. Milliseconds.
+    pub progress_ms: u64,
+    /// When it entered its phase.
+    pub since_ms: u64,
+    pub retry_at_ms: u64,
+    /// Attempts that failed in a row, and since when.
+    pub failures: u32,
+    pub failing_since_ms: u64,
+    pub address: SocketAddr,
+}
+
+impl Backend {
+    pub fn new(node: u16, address: SocketAddr, version: Version, lane: Lane) -> Backend {
+        Backend {
+            phase: Phase::Idle,
+            lane,
+            version,
+            dirty: false,
+            handshake_left: 0,
+            node,
+            socket: Socket::default(),
+            head: NONE,
+            tail: NONE,
+            count: 0,
+            written: 0,
+            handed: 0,
+            answered: 0,
+            scanner: ReplyScanner::default(),
+            output: Output::default(),
+            sent: VecDeque::new(),
+            progress_ms: 0,
+            since_ms: 0,
+            retry_at_ms: 0,
+            failures: 0,
+            failing_since_ms: 0,
+            address,
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        matches!(self.phase, Phase::Connecting | Phase::Handshake | Phase::Ready)
+    }
+
+    /// Requests written or about to be, and not answered.
+    #[inline]
+    pub fn queued(&self) -> u32 {
+        self.count
+    }
+
+    #[inline]
+    pub fn head(&self) -> Option<u32> {
+        (self.head != NONE).then_some(self.head)
+    }
+
+    /// Puts a request at the end of the FIFO; `append` writes its bytes.
+    #[inline]
+    pub fn enqueue(
+        &mut self,
+        request: u32,
+        index: u32,
+        requests: &mut Requests,
+        pool: &mut Pool,
+        append: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let buffer = self.output.buffer(pool);
+        let before = buffer.len();
+        append(buffer);
+        let len = (buffer.len() - before) as u32;
+        self.link(request, index, requests, len);
+    }
+
+    /// As `enqueue`, for a request whose bytes are owned: large ones are not copied.
+    pub fn enqueue_owned(
+        &mut self,
+        request: u32,
+        index: u32,
+        requests: &mut Requests,
+        pool: &mut Pool,
+        bytes: Vec<u8>,
+    ) {
+        if bytes.len() < LARGE {
+            self.enqueue(request, index, requests, pool, |out| out.extend_from_slice(&bytes));
+            return;
+        }
+        let len = bytes.len() as u32;
+        self.output.push_large(bytes);
+        self.link(request, index, requests, len);
+    }
+
+    #[inline]
+    fn link(&mut self, request: u32, index: u32, requests: &mut Requests, len: u32) {
+        let entry = &mut requests[request];
+        entry.state = State::InFlight;
+        entry.backend = index;
+        entry.node = self.node;
+        entry.start = self.written;
+        entry.len = len;
+        entry.next_in_backend = NONE;
+        self.written = self.written.wrapping_add(len);
+        if self.tail == NONE {
+            self.head = request;
+        } else {
+            requests[self.tail].next_in_backend = request;
+        }
+        self.tail = request;
+        self.count += 1;
+    }
+
+    /// Takes the oldest request off: its reply has been read whole. Its bytes are kept until
+    /// `retire`.
+    #[inline]
+    pub fn pop(&mut self, requests: &Requests) -> u32 {
+        let request = self.head;
+        assert_ne!(request, NONE, "a reply has its request");
+        let entry = &requests[request];
+        self.head = entry.next_in_backend;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        self.count -= 1;
+        self.answered = entry.start.wrapping_add(entry.len);
+        request
+    }
+
+    /// Gives back the buffers in which everything is answered.
+    #[inline]
+    pub fn retire(&mut self, pool: &mut Pool) {
+        while let Some(chunk) = self.sent.front() {
+            // Wrapping order: the chunk ends at or before the last answered byte.
+            if (self.answered.wrapping_sub(chunk.end) as i32) < 0 {
+                break;
+            }
+            if let Some(chunk) = self.sent.pop_front() {
+                pool.give(chunk.bytes);
+            }
+        }
+    }
+
+    /// Takes the next piece to send.
+    #[inline]
+    pub fn take_piece(&mut self, pool: &mut Pool) -> Vec<u8> {
+        let piece = self.output.take(pool);
+        self.handed = self.handed.wrapping_add(piece.len() as u32);
+        piece
+    }
+
+    /// The piece taken last has been sent.
+    #[inline]
+    pub fn handle_sent(&mut self, bytes: Vec<u8>, pool: &mut Pool) {
+        self.output.sent();
+        self.sent.push_back(Chunk { end: self.handed, bytes });
+        self.retire(pool);
+    }
+
+    /// Whether no byte of the request was handed to the kernel.
+    pub fn is_unwritten(&self, start: u32) -> bool {
+        (start.wrapping_sub(self.handed) as i32) >= 0
+    }
+
+    /// A copy of a request's bytes; `None` while the kernel is still sending them.
+    pub fn bytes_of(&self, start: u32, len: u32) -> Option<Vec<u8>> {
+        if self.is_unwritten(start) {
+            return self.output.copy_unsent(start.wrapping_sub(self.handed) as usize, len as usize);
+        }
+        for chunk in &self.sent {
+            let begin = chunk.end.wrapping_sub(chunk.bytes.len() as u32);
+            let offset = start.wrapping_sub(begin) as usize;
+            if offset < chunk.bytes.len() {
+                return chunk.bytes.get(offset..offset + len as usize).map(<[u8]>::to_vec);
+            }
+        }
+        None
+    }
+
+    /// Empties everything that belonged to the old connection. The FIFO was taken before.
+    pub fn reset_connection(&mut self, pool: &mut Pool) {
+        assert_eq!(self.count, 0, "the FIFO is emptied before its connection is forgotten");
+        self.output.clear(pool);
+        self.output.sent();
+        for chunk in self.sent.drain(..) {
+            pool.give(chunk.bytes);
+        }
+        self.scanner = ReplyScanner::default();
+        self.handshake_left = 0;
+        self.answered = self.written;
+        self.handed = self.written;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::NewRequest;
+    use super::*;
+
+    fn backend() -> Backend {
+        Backend::new(0, ([127, 0, 0, 1], 1).into(), Version::Resp2, Lane::Shared)
+    }
+
+    #[test]
+    fn bytes_of_a_request_are_found_before_and_after_they_are_sent() {
+        let (mut requests, mut pool) = (Requests::default(), Pool::new(64, 1024, 4));
+        let mut backend = backend();
+        // Near the wrap of the stream's counter.
+        backend.written = u32::MAX - 2;
+        backend.handed = backend.written;
+        backend.answered = backend.written;
+        let mut add = |backend: &mut Backend, requests: &mut Requests, bytes: &[u8]| {
+            let request = requests.open(NewRequest::internal(0));
+            let append = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
+            backend.enqueue(request, 0, requests, &mut pool, append);
+            request
+        };
+        let first = add(&mut backend, &mut requests, b"first");
+        let second = add(&mut backend, &mut requests, b"second");
+        let place = |requests: &Requests, request: u32| {
+            (requests[request].start, requests[request].len)
+        };
+        let (start, len) = place(&requests, second);
+        assert!(backend.is_unwritten(start));
+        assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));
+        let mut pool = Pool::new(64, 1024, 4);
+        let piece = backend.take_piece(&mut pool);
+        assert_eq!(backend.bytes_of(start, len), None, "the kernel has them");
+        backend.handle_sent(piece, &mut pool);
+        assert!(!backend.is_unwritten(start));
+        assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));
+        assert_eq!(backend.pop(&requests), first);
+        backend.retire(&mut pool);
+        assert_eq!(backend.sent.len(), 1, "the second is not answered");
+        assert_eq!(backend.pop(&requests), second);
+        backend.retire(&mut pool);
+        assert_eq!(backend.sent.len(), 0);
+        assert_eq!(backend.queued(), 0);
+    }
+}

@@ -1,0 +1,201 @@
+//! One client: the order of its replies, what holds it back, what it has yet to receive.
+//!
+//! ```text
+//! Open ──(QUIT, protocol error, end of its bytes)──► Last ──(all answered and sent)──► Closing
+//!   └────────────(lost, over a limit, drained)──────────────────────────────────────────┘
+//! Closing ──(the driver says gone)──► Free
+//! ```
+//! Its requests form a list in the order they came. Only the head may write to `output`; whatever
+//! is answered before its turn waits in its request entry.
+//!
+//! Not here: where requests go, and everything about backends.
+
+use super::output::Output;
+use super::request::{Requests, State};
+use super::session::Session;
+use super::types::{NONE, Socket};
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Phase {
+    Free,
+    Open,
+    /// Takes no further request; closed when all is answered and sent.
+    Last,
+    /// Waits for the driver.
+    Closing,
+}
+
+/// Request bytes that wait for their end, or for their client to be allowed to go on.
+#[derive(Debug, Default)]
+pub struct Partial {
+    pub bytes: Vec<u8>,
+    pub parser: crate::resp::request::RequestParser,
+    pub args: Vec<crate::resp::Span>,
+}
+
+#[derive(Debug)]
+pub struct Client {
+    pub phase: Phase,
+    /// In the list of those that have something to send.
+    pub dirty: bool,
+    /// The driver was told to stop reading.
+    pub reading_stopped: bool,
+    /// Nothing further is run until all its requests are answered (whole-cluster commands).
+    pub barrier: bool,
+    /// In the list of those to be run on at the end of the turn.
+    pub resuming: bool,
+    /// A part of a reply has been sent: if its node is lost, so is this client.
+    pub torn: bool,
+    pub generation: u32,
+    pub socket: Socket,
+    pub head: u32,
+    pub tail: u32,
+    pub in_flight: u32,
+    /// Requests that do not simply wait in the backend that the map names: held, waiting,
+    /// redirected, fenced. While there is one, later requests look at their elders.
+    pub irregular: u32,
+    /// The slot map's version when its oldest request in flight was routed.
+    pub map_version: u32,
+    /// Bytes of replies that came before their turn.
+    pub stored: usize,
+    pub output: Output,
+    pub partial: Option<Box<Partial>>,
+    /// When its output last made progress, milliseconds.
+    pub progress_ms: u64,
+    pub session: Session,
+}
+
+impl Client {
+    pub fn new(generation: u32, socket: Socket, session: Session) -> Client {
+        Client {
+            phase: Phase::Open,
+            dirty: false,
+            reading_stopped: false,
+            barrier: false,
+            resuming: false,
+            torn: false,
+            generation,
+            socket,
+            head: NONE,
+            tail: NONE,
+            in_flight: 0,
+            irregular: 0,
+            map_version: 0,
+            stored: 0,
+            output: Output::default(),
+            partial: None,
+            progress_ms: 0,
+            session,
+        }
+    }
+
+    /// Appends a request to the order of replies.
+    #[inline]
+    pub fn push(&mut self, request: u32, requests: &mut Requests) {
+        if self.tail == NONE {
+            self.head = request;
+        } else {
+            requests[self.tail].next_in_client = request;
+        }
+        self.tail = request;
+        self.in_flight += 1;
+    }
+
+    /// Takes the head off; its reply has been written.
+    #[inline]
+    pub fn pop(&mut self, requests: &Requests) {
+        debug_assert_ne!(self.head, NONE);
+        self.head = requests[self.head].next_in_client;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        self.in_flight -= 1;
+    }
+
+    /// Whether the next request may be run now.
+    #[inline]
+    pub fn may_run(&self, requests_max: u32, output_soft: usize) -> bool {
+        self.phase == Phase::Open
+            && !self.barrier
+            && self.in_flight < requests_max
+            && self.output.pending() + self.stored < output_soft
+    }
+
+    /// Whether a client that was held back may go on: under the low marks, so that it does not
+    /// stop and go at each request.
+    pub fn may_resume(&self, requests_max: u32, output_soft: usize) -> bool {
+        self.may_run(requests_max.div_ceil(2), output_soft.div_ceil(2))
+    }
+
+    /// All answered and all sent.
+    pub fn is_done(&self) -> bool {
+        self.head == NONE && !self.output.sending && !self.output.has_to_send()
+    }
+
+    /// The head's index if it is answered already.
+    #[inline]
+    pub fn head_done(&self, requests: &Requests) -> Option<u32> {
+        (self.head != NONE && requests[self.head].state == State::Done).then_some(self.head)
+    }
+}
+
+/// All clients of one reactor and pool.
+#[derive(Debug, Default)]
+pub struct Clients {
+    entries: Vec<Client>,
+    free: Vec<u32>,
+}
+
+impl std::ops::Index<u32> for Clients {
+    type Output = Client;
+    #[inline]
+    fn index(&self, index: u32) -> &Client {
+        &self.entries[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Clients {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Client {
+        &mut self.entries[index as usize]
+    }
+}
+
+impl Clients {
+    pub fn open(&mut self, socket: Socket, session: Session) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                let generation = self.entries[index as usize].generation.wrapping_add(1);
+                self.entries[index as usize] = Client::new(generation, socket, session);
+                index
+            }
+            None => {
+                self.entries.push(Client::new(0, socket, session));
+                (self.entries.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Frees the entry; the driver said that the kernel holds nothing of it any more.
+    pub fn close(&mut self, index: u32) {
+        let client = &mut self.entries[index as usize];
+        assert_ne!(client.phase, Phase::Free, "a client is closed once");
+        assert_eq!(client.head, NONE, "a closed client has no requests");
+        client.phase = Phase::Free;
+        client.output = Output::default();
+        client.partial = None;
+        client.session.details = None;
+        client.session.user = None;
+        self.free.push(index);
+    }
+
+    pub fn open_count(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Indexes of all entries that are not free.
+    pub fn indexes(&self) -> impl Iterator<Item = u32> + '_ {
+        let entries = self.entries.iter().enumerate();
+        entries.filter(|(_, client)| client.phase != Phase::Free).map(|(index, _)| index as u32)
+    }
+}

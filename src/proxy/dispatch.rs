@@ -1,0 +1,675 @@
+//! From a client's bytes to what is to be done with each request.
+//!
+//! Not here: framing (`resp`), where keys are (`command`), how a request reaches its backend
+//! (`launch`), requests of several parts (`fanout`).
+
+use super::client::{Partial, Phase};
+use super::local::{self, Answer, World, errors};
+use super::request::{Marks, NewRequest};
+use super::session::ReplyMode;
+use super::types::{NO_SLOT, NONE};
+use super::{Action, Proxy};
+use crate::cluster::{UNOWNED, slot_of};
+use crate::command::{self, Args, Class, Command, KeyError, LookupError};
+use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
+use crate::resp::{Span, Version, request};
+
+/// Where a whole request's bytes are.
+pub(super) enum Source<'a> {
+    /// In a buffer that is given back soon: to be copied.
+    Borrowed(&'a [u8]),
+    /// By themselves: may be handed on without a copy.
+    Owned(Vec<u8>),
+}
+
+impl Source<'_> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Source::Borrowed(bytes) => bytes,
+            Source::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Ran {
+    Yes,
+    /// It must wait until its elders are answered: to be run again then.
+    HoldBack,
+}
+
+/// A request as the class handlers see it.
+#[derive(Copy, Clone)]
+pub(super) struct Asked {
+    pub client: u32,
+    pub command: &'static Command,
+    pub marks: Marks,
+}
+
+impl Proxy {
+    pub(super) fn handle_client_bytes(&mut self, c: u32, bytes: &[u8]) {
+        self.tally.bytes_from_clients += bytes.len() as u64;
+        let client = &mut self.clients[c];
+        if client.phase != Phase::Open {
+            return;
+        }
+        match client.partial.take() {
+            None => self.run_all(c, bytes),
+            Some(partial) if client.held_back => self.keep_more(c, partial, bytes),
+            Some(partial) => self.run_partial(c, partial, bytes),
+        }
+    }
+
+    /// Runs the requests in `bytes`, which begins with one; keeps what cannot be run yet.
+    fn run_all(&mut self, c: u32, bytes: &[u8]) {
+        let mut spans = std::mem::take(&mut self.spans);
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            if !self.may_run(c) {
+                self.hold_back(c, rest);
+                break;
+            }
+            spans.clear();
+            let mut parser = RequestParser::default();
+            let limits = self.limits_of(c);
+            match parser.parse(rest, limits, &mut spans) {
+                Ok(Parsed::Incomplete { .. }) => {
+                    self.keep_unfinished(c, rest, parser, &spans);
+                    break;
+                }
+                Ok(parsed) => match self.run_parsed(c, rest, &parsed, &spans) {
+                    Some(len) => at += len,
+                    None => {
+                        self.hold_back(c, rest);
+                        break;
+                    }
+                },
+                Err(error) => {
+                    self.protocol_error(c, error);
+                    break;
+                }
+            }
+        }
+        self.spans = spans;
+    }
+
+    #[inline]
+    fn may_run(&self, c: u32) -> bool {
+        let settings = &self.settings;
+        self.clients[c].may_run(settings.client_requests_max, settings.client_output_soft)
+    }
+
+    #[inline]
+    fn limits_of(&self, c: u32) -> &crate::resp::request::RequestLimits {
+        if self.clients[c].session.authenticated {
+            &self.limits
+        } else {
+            &self.limits_unauthenticated
+        }
+    }
+
+    /// Runs one framed request. Its length, or `None` if it must wait for its elders.
+    #[inline]
+    fn run_parsed(&mut self, c: u32, rest: &[u8], parsed: &Parsed, spans: &[Span]) -> Option<usize> {
+        match *parsed {
+            Parsed::Array { len, canonical: true } => {
+                let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
+                (ran == Ran::Yes).then_some(len)
+            }
+            Parsed::Array { len, canonical: false } => {
+                let parts: Vec<&[u8]> = spans.iter().map(|span| span.of(rest)).collect();
+                self.run_encoded(c, |out, args| encode(&parts, out, args)).then_some(len)
+            }
+            Parsed::Inline { len } => {
+                let line = &rest[..len];
+                let mut result = Ok(());
+                let ran = self.run_encoded(c, |out, args| {
+                    result = decode_inline(line, out, args);
+                });
+                if let Err(error) = result {
+                    self.protocol_error(c, error);
+                }
+                ran.then_some(len)
+            }
+            Parsed::Empty { len } => Some(len),
+            Parsed::Incomplete { .. } => Some(rest.len()),
+        }
+    }
+
+    /// Runs a request that is not in the form that may be forwarded as it is.
+    fn run_encoded(&mut self, c: u32, encode: impl FnOnce(&mut Vec<u8>, &mut Vec<Span>)) -> bool {
+        let mut inline = std::mem::take(&mut self.inline);
+        inline.clear();
+        let mut spans = Vec::new();
+        encode(&mut inline, &mut spans);
+        let ran = if spans.is_empty() {
+            Ran::Yes
+        } else {
+            self.run(c, Source::Borrowed(&inline), &spans)
+        };
+        self.inline = inline;
+        ran == Ran::Yes
+    }
+
+    /// The rest of an unfinished request has come, or more of it. No more is copied than it needs.
+    fn run_partial(&mut self, c: u32, mut partial: Box<Partial>, mut bytes: &[u8]) {
+        let mut hint = 0;
+        loop {
+            let have = partial.bytes.len();
+            let want = (hint as usize).saturating_sub(have).max(PIECE).min(bytes.len());
+            partial.bytes.extend_from_slice(&bytes[..want]);
+            let limits = self.limits_of(c);
+            let Partial { bytes: kept, parser, args } = &mut *partial;
+            match parser.parse(kept, limits, args) {
+                Ok(Parsed::Incomplete { total_hint }) => {
+                    bytes = &bytes[want..];
+                    hint = total_hint;
+                    if bytes.is_empty() {
+                        return self.put_back(c, partial);
+                    }
+                }
+                Ok(parsed) => {
+                    let used = match self.run_kept(c, &mut partial, &parsed) {
+                        Some(len) => len - have,
+                        None => {
+                            partial.bytes.truncate(have);
+                            partial.bytes.extend_from_slice(bytes);
+                            let kept = std::mem::take(&mut partial.bytes);
+                            self.give_partial(partial);
+                            return self.hold_back(c, &kept);
+                        }
+                    };
+                    self.give_partial(partial);
+                    return self.run_rest(c, &bytes[used..]);
+                }
+                Err(error) => {
+                    self.give_partial(partial);
+                    return self.protocol_error(c, error);
+                }
+            }
+        }
+    }
+
+    fn run_rest(&mut self, c: u32, bytes: &[u8]) {
+        if !bytes.is_empty() && self.clients[c].phase == Phase::Open {
+            self.run_all(c, bytes);
+        }
+    }
+
+    /// Runs the request that a partial holds whole. A large one is handed on without a copy.
+    fn run_kept(&mut self, c: u32, partial: &mut Partial, parsed: &Parsed) -> Option<usize> {
+        match *parsed {
+            Parsed::Array { len, canonical: true } if len == partial.bytes.len() => {
+                let bytes = std::mem::take(&mut partial.bytes);
+                if !self.may_run(c) || bytes.len() < super::output::LARGE {
+                    partial.bytes = bytes;
+                    return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
+                }
+                let copy_of_name = bytes.len();
+                let ran = self.run(c, Source::Owned(bytes), &partial.args);
+                // Only whole-cluster commands wait, and none of those is large.
+                (ran == Ran::Yes).then_some(copy_of_name)
+            }
+            _ => self.run_parsed(c, &partial.bytes, parsed, &partial.args),
+        }
+    }
+
+    fn put_back(&mut self, c: u32, partial: Box<Partial>) {
+        if partial.bytes.len() > self.settings.client_query_limit {
+            self.give_partial(partial);
+            self.tally.clients_over_limit += 1;
+            return self.close_client(c);
+        }
+        self.clients[c].partial = Some(partial);
+    }
+
+    fn keep_unfinished(&mut self, c: u32, rest: &[u8], parser: RequestParser, spans: &[Span]) {
+        let mut partial = self.partials.pop().unwrap_or_default();
+        partial.bytes.extend_from_slice(rest);
+        partial.parser = parser;
+        partial.args.extend_from_slice(spans);
+        self.put_back(c, partial);
+    }
+
+    /// Keeps bytes of a client that may not go on, and has it read no further.
+    fn hold_back(&mut self, c: u32, rest: &[u8]) {
+        if self.clients[c].phase != Phase::Open {
+            return;
+        }
+        let mut partial = self.partials.pop().unwrap_or_default();
+        partial.bytes.extend_from_slice(rest);
+        let client = &mut self.clients[c];
+        client.partial = Some(partial);
+        client.held_back = true;
+        if !client.reading_stopped {
+            client.reading_stopped = true;
+            self.actions.push(Action::StopReading { socket: client.socket });
+        }
+    }
+
+    /// Bytes that were on their way when reading was stopped.
+    fn keep_more(&mut self, c: u32, mut partial: Box<Partial>, bytes: &[u8]) {
+        partial.bytes.extend_from_slice(bytes);
+        self.put_back(c, partial);
+    }
+
+    fn give_partial(&mut self, mut partial: Box<Partial>) {
+        partial.bytes.clear();
+        partial.args.clear();
+        partial.parser = RequestParser::default();
+        if partial.bytes.capacity() <= PARTIAL_KEEP_MAX
+            && partial.args.capacity() <= PARTIAL_KEEP_MAX / 8
+            && self.partials.len() < 1024
+        {
+            self.partials.push(partial);
+        }
+    }
+
+    /// A client that was held back, or is about to be closed, looks whether it may go on.
+    pub(super) fn resume(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if client.phase == Phase::Last && client.is_done() {
+            return self.close_client(c);
+        }
+        let settings = &self.settings;
+        let may = client.may_resume(settings.client_requests_max, settings.client_output_soft);
+        if !client.held_back || !may {
+            return;
+        }
+        client.held_back = false;
+        let Some(mut partial) = client.partial.take() else { return };
+        let bytes = std::mem::take(&mut partial.bytes);
+        self.give_partial(partial);
+        self.run_all(c, &bytes);
+        let client = &mut self.clients[c];
+        if client.phase == Phase::Open && !client.held_back && client.reading_stopped {
+            client.reading_stopped = false;
+            self.actions.push(Action::StartReading { socket: client.socket });
+        }
+    }
+
+    fn protocol_error(&mut self, c: u32, error: ProtocolError) {
+        self.tally.protocol_errors += 1;
+        let mut out = Vec::new();
+        errors::protocol(&mut out, &error.text());
+        self.reply_local(c, &out, true);
+        self.clients[c].phase = Phase::Last;
+        self.after_progress(c);
+    }
+
+    /// Runs one whole request. `source` is in the form that may be forwarded; `spans` are its words.
+    #[inline]
+    fn run(&mut self, c: u32, source: Source, spans: &[Span]) -> Ran {
+        let args = Args { bytes: source.bytes(), spans };
+        let command = match command::lookup(&args) {
+            Ok(command) => command,
+            Err(error) => return self.run_unknown(c, source, spans, error),
+        };
+        let client = &mut self.clients[c];
+        client.session.command_started(command.id, self.now.ms);
+        self.tally.commands += 1;
+        if let Some(word) = command.route_fast()
+            && client.session.authenticated
+            && client.session.reply == ReplyMode::On
+            && let Some(key) = args.get(usize::from(word))
+        {
+            let slot = slot_of(key);
+            let marks = fast_marks(command, client.session.version);
+            if !self.launch_fast(c, command.id, slot, marks, source.bytes()) {
+                self.launch_single(Asked { client: c, command, marks }, slot, source);
+            }
+            return Ran::Yes;
+        }
+        self.run_slow(c, command, source, spans)
+    }
+
+    fn run_slow(
+        &mut self,
+        c: u32,
+        command: &'static Command,
+        source: Source,
+        spans: &[Span],
+    ) -> Ran {
+        if !self.clients[c].session.authenticated && !local::allowed_before_auth(command) {
+            return self.answer_with(c, errors::noauth);
+        }
+        let asked = Asked { client: c, command, marks: self.marks_of(c, command) };
+        let args = Args { bytes: source.bytes(), spans };
+        let ran = match command.class {
+            Class::Read | Class::Write => return self.run_keyed(asked, source, spans),
+            Class::SplitValues | Class::SplitCount | Class::SplitAll => {
+                return self.run_split(asked, source, spans);
+            }
+            Class::Script => return self.run_script(asked, source, spans),
+            Class::Blocking if !command::blocks(command, &args) => {
+                return self.run_keyed(asked, source, spans);
+            }
+            Class::AllPrimaries => self.run_all_primaries(asked, &args),
+            Class::EveryNode => self.run_every_node(asked, &args),
+            Class::AnyNode => self.run_any_node(asked, &args),
+            Class::Local | Class::ConnectionState => self.run_local(asked, &args),
+            Class::PubSub => self.run_publish(asked, &args),
+            Class::Walk | Class::Transaction | Class::Blocking => {
+                self.answer_with(c, |out| errors::not_yet(out, command.name))
+            }
+            Class::Refused | Class::Module => {
+                self.answer_with(c, |out| errors::refused(out, command.name))
+            }
+        };
+        if ran == Ran::Yes {
+            self.command_done(c);
+        }
+        ran
+    }
+
+    fn run_unknown(
+        &mut self,
+        c: u32,
+        source: Source,
+        spans: &[Span],
+        error: LookupError,
+    ) -> Ran {
+        let args = Args { bytes: source.bytes(), spans };
+        let name = args.get(0).unwrap_or_default();
+        if request::is_cross_protocol(name) {
+            // redis-server's guard: somebody makes a browser talk to us.
+            self.tally.protocol_errors += 1;
+            self.close_client(c);
+            return Ran::Yes;
+        }
+        if !self.clients[c].session.authenticated {
+            return self.answer_with(c, errors::noauth);
+        }
+        match error {
+            LookupError::UnknownCommand => {
+                if let Some(learned) = self.learned.clone()
+                    && let Some(known) = learned.find(name)
+                {
+                    return self.run_learned(c, known, source, spans);
+                }
+                self.answer_with(c, |out| errors::unknown_command(out, &args))
+            }
+            LookupError::UnknownSubcommand(container) => {
+                let sub = args.get(1).unwrap_or_default();
+                self.answer_with(c, |out| errors::unknown_subcommand(out, container.name, sub))
+            }
+            LookupError::WrongArity(command) => {
+                self.answer_with(c, |out| errors::wrong_arity(out, command.name))
+            }
+        }
+    }
+
+    /// A request whose keys must share one slot.
+    fn run_keyed(&mut self, asked: Asked, source: Source, spans: &[Span]) -> Ran {
+        let args = Args { bytes: source.bytes(), spans };
+        match self.slot_of_keys(asked.command, &args) {
+            Ok(Some(slot)) => self.launch_single(asked, slot, source),
+            Ok(None) => self.launch_single(asked, self.some_slot(), source),
+            Err(error) => {
+                self.answer_with(asked.client, |out| out.extend_from_slice(&error));
+                return Ran::Yes;
+            }
+        }
+        self.command_done(asked.client);
+        Ran::Yes
+    }
+
+    /// As `run_keyed`, or by the script itself when there is no key: the same goes to the same node.
+    fn run_script(&mut self, asked: Asked, source: Source, spans: &[Span]) -> Ran {
+        let args = Args { bytes: source.bytes(), spans };
+        match self.slot_of_keys(asked.command, &args) {
+            Ok(slot) => {
+                let script = args.get(1).unwrap_or_default();
+                let slot = slot.unwrap_or_else(|| slot_of(script));
+                self.launch_single(asked, slot, source);
+            }
+            Err(error) => {
+                self.answer_with(asked.client, |out| out.extend_from_slice(&error));
+                return Ran::Yes;
+            }
+        }
+        self.command_done(asked.client);
+        Ran::Yes
+    }
+
+    fn run_split(&mut self, asked: Asked, source: Source, spans: &[Span]) -> Ran {
+        let args = Args { bytes: source.bytes(), spans };
+        let mut keys = std::mem::take(&mut self.keys);
+        let found = command::keys_of(asked.command, &args, &mut keys);
+        let first = keys.first().and_then(|&key| args.get(key as usize)).map(slot_of);
+        let same = first.is_some_and(|slot| {
+            keys.iter().all(|&key| args.get(key as usize).map(slot_of) == Some(slot))
+        });
+        let allowed = match asked.command.class {
+            Class::SplitValues => self.settings.split_reads,
+            _ if asked.command.flags.has(command::Flags::READONLY) => self.settings.split_reads,
+            _ => self.settings.split_writes,
+        };
+        match (found, first) {
+            (Err(error), _) => {
+                let text = key_error(&error);
+                self.answer_with(asked.client, |out| out.extend_from_slice(&text));
+                self.keys = keys;
+                return Ran::Yes;
+            }
+            (Ok(()), Some(slot)) if same => {
+                let marks = asked.marks.with(Marks::DIVISIBLE);
+                self.launch_single(Asked { marks, ..asked }, slot, source);
+            }
+            (Ok(()), Some(_)) => match command::split_shape(asked.command, &args, &keys) {
+                Some(shape) if allowed => self.fan_out_keys(asked, &args, &keys, &shape),
+                Some(_) | None => {
+                    self.tally.crossslot += 1;
+                    self.answer_with(asked.client, errors::crossslot);
+                    self.keys = keys;
+                    return Ran::Yes;
+                }
+            },
+            (Ok(()), None) => self.launch_single(asked, self.some_slot(), source),
+        }
+        self.keys = keys;
+        self.command_done(asked.client);
+        Ran::Yes
+    }
+
+    fn run_local(&mut self, asked: Asked, args: &Args) -> Ran {
+        self.tally.commands_local += 1;
+        let c = asked.client;
+        let mut out = std::mem::take(&mut self.scratch);
+        out.clear();
+        let random = self.random();
+        let session = &mut self.clients[c].session;
+        let before = session.version;
+        let world = World {
+            identity: &self.identity,
+            topology: self.topology.as_deref(),
+            totals: &self.totals,
+            now_ms: self.now.ms,
+            unix_us: self.now.unix_us,
+            random,
+        };
+        let answer = local::answer(asked.command, args, session, &world, &mut out);
+        if session.version != before && self.clients[c].head != NONE {
+            // Elders travel on the other version's backends: later requests must look at them.
+            self.clients[c].map_version = self.map.version().wrapping_sub(1);
+        }
+        let silent = !self.clients[c].session.wants_reply();
+        match answer {
+            Answer::Replied | Answer::ResetAll => self.reply_local(c, &out, !silent),
+            Answer::Close => {
+                self.reply_local(c, &out, !silent);
+                self.clients[c].phase = Phase::Last;
+                self.after_progress(c);
+            }
+            Answer::AnyNode => {
+                self.scratch = out;
+                return self.run_any_node(asked, args);
+            }
+            Answer::ListClients(filter) => self.list_clients(c, &filter, &mut out),
+            Answer::KillClients(filter) => self.kill_clients(c, &filter, &mut out),
+            Answer::Unblock { .. } => {
+                crate::resp::write::integer(&mut out, 0);
+                self.reply_local(c, &out, !silent);
+            }
+        }
+        self.scratch = out;
+        Ran::Yes
+    }
+
+    /// PUBLISH by the channel's slot, so that one channel's messages keep their order.
+    fn run_publish(&mut self, asked: Asked, args: &Args) -> Ran {
+        if !matches!(asked.command.name, "PUBLISH" | "SPUBLISH") {
+            return self.answer_with(asked.client, |out| errors::not_yet(out, asked.command.name));
+        }
+        let slot = slot_of(args.get(1).unwrap_or_default());
+        self.launch_single(asked, slot, Source::Borrowed(args.bytes));
+        Ran::Yes
+    }
+
+    fn run_learned(
+        &mut self,
+        c: u32,
+        known: &'static Command,
+        source: Source,
+        spans: &[Span],
+    ) -> Ran {
+        if !command::arity_ok(known, spans.len()) {
+            let args = Args { bytes: source.bytes(), spans };
+            return self.answer_with(c, |out| errors::wrong_arity_of(out, &args));
+        }
+        if known.class == Class::Module {
+            return self.answer_with(c, |out| errors::refused(out, known.name));
+        }
+        let marks = self.marks_of(c, known).with(Marks::FENCED);
+        self.run_keyed(Asked { client: c, command: known, marks }, source, spans)
+    }
+
+    /// The one slot of a request's keys; `Ok(None)`: it has none. `Err`: the reply to give.
+    fn slot_of_keys(
+        &mut self,
+        command: &Command,
+        args: &Args,
+    ) -> Result<Option<u16>, Vec<u8>> {
+        if let Some(word) = command.slot_argument() {
+            let stated = args.get(usize::from(word)).and_then(|word| {
+                std::str::from_utf8(word).ok()?.parse::<u16>().ok()
+            });
+            // A slot that is none: any node knows the right error.
+            return Ok(Some(stated.filter(|&slot| slot < NO_SLOT).unwrap_or(0) & 0x3fff));
+        }
+        let mut keys = std::mem::take(&mut self.keys);
+        let found = command::keys_of(command, args, &mut keys);
+        let mut slots = keys.iter().filter_map(|&key| args.get(key as usize)).map(slot_of);
+        let first = slots.next();
+        let same = first.is_none_or(|first| slots.all(|slot| slot == first));
+        self.keys = keys;
+        match found {
+            Err(error) => Err(key_error(&error)),
+            Ok(()) if same => Ok(first),
+            Ok(()) => {
+                self.tally.crossslot += 1;
+                let mut out = Vec::new();
+                errors::crossslot(&mut out);
+                Err(out)
+            }
+        }
+    }
+
+    /// A slot that is served: for requests that any primary may answer.
+    pub(super) fn some_slot(&self) -> u16 {
+        let start = (self.random_count as u16).wrapping_mul(7919);
+        let slots = (0..crate::cluster::SLOTS as u16).map(|n| start.wrapping_add(n) & 0x3fff);
+        slots.into_iter().find(|&slot| self.map.get(slot) != UNOWNED).unwrap_or(0)
+    }
+
+    fn marks_of(&self, c: u32, command: &Command) -> Marks {
+        let mut marks = fast_marks(command, self.clients[c].session.version);
+        if command::retry_safe(command) {
+            marks.set(Marks::RETRY_SAFE);
+        }
+        if command::may_compose_reply(command) {
+            marks.unset(Marks::RETRY_SAFE);
+            marks.set(Marks::FENCED);
+        }
+        if !self.clients[c].session.wants_reply() {
+            marks.set(Marks::SILENT);
+        }
+        marks
+    }
+
+    /// Moves CLIENT REPLY SKIP on.
+    #[inline]
+    fn command_done(&mut self, c: u32) {
+        self.clients[c].session.command_done();
+    }
+
+    /// Answers in its place with what `write` writes. Moves CLIENT REPLY SKIP on.
+    fn answer_with(&mut self, c: u32, write: impl FnOnce(&mut Vec<u8>)) -> Ran {
+        let mut out = std::mem::take(&mut self.scratch);
+        out.clear();
+        write(&mut out);
+        let wanted = self.clients[c].session.wants_reply();
+        self.reply_local(c, &out, wanted);
+        self.scratch = out;
+        self.command_done(c);
+        Ran::Yes
+    }
+
+    /// Puts a reply of ours in its place in the client's order.
+    pub(super) fn reply_local(&mut self, c: u32, reply: &[u8], wanted: bool) {
+        if reply.is_empty() || !wanted {
+            return;
+        }
+        let client = &mut self.clients[c];
+        if client.head == NONE {
+            self.tally.error_replies += u64::from(reply[0] == b'-');
+            client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
+            return self.mark_client_dirty(c);
+        }
+        let request = self.requests.open(NewRequest {
+            client: c,
+            client_generation: client.generation,
+            slot: NO_SLOT,
+            command: u16::MAX,
+            marks: Marks::default(),
+            since: self.now.ms as u32,
+        });
+        client.push(request, &mut self.requests);
+        self.complete(request, reply);
+    }
+}
+
+/// Bytes copied at least when an unfinished request goes on.
+const PIECE: usize = 512;
+
+/// A partial's buffers are kept for reuse up to this size.
+const PARTIAL_KEEP_MAX: usize = 64 * 1024;
+
+#[inline]
+fn fast_marks(command: &Command, version: Version) -> Marks {
+    let mut marks = Marks::default();
+    if command.class == Class::Read {
+        marks.set(Marks::RETRY_SAFE);
+    }
+    if version == Version::Resp3 {
+        marks.set(Marks::RESP3);
+    }
+    marks
+}
+
+fn key_error(error: &KeyError) -> Vec<u8> {
+    let mut out = Vec::new();
+    crate::resp::write::error(&mut out, error.text());
+    out
+}
+
+fn encode(parts: &[&[u8]], out: &mut Vec<u8>, args: &mut Vec<Span>) {
+    request::write_request_header(out, parts.len());
+    for part in parts {
+        request::write_request_bulk(out, part);
+        let end = (out.len() - 2) as u32;
+        args.push(Span { start: end - part.len() as u32, end });
+    }
+}

@@ -1,0 +1,150 @@
+//! The nodes that this reactor knows, by its own indexes, and the backends that it keeps for each.
+//!
+//! A node is found by its address; when its address changes it is another entry here, and the old
+//! one is left to run dry. Indexes of the topology are translated once, when it is taken over.
+//!
+//! Not here: connecting, and what is sent.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use ahash::AHashMap;
+
+use super::types::NONE;
+use crate::cluster::{Endpoint, Role, Topology, UNOWNED};
+use crate::resp::Version;
+
+/// Both versions, as an index.
+#[inline]
+pub fn version_index(version: Version) -> usize {
+    match version {
+        Version::Resp2 => 0,
+        Version::Resp3 => 1,
+    }
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub address: SocketAddr,
+    pub endpoint: Endpoint,
+    /// Named by the newest topology.
+    pub present: bool,
+    pub primary: bool,
+    /// Shared backends, by version.
+    pub shared: [u32; 2],
+    /// Fenced backends, by version.
+    pub fences: [Vec<u32>; 2],
+    /// Requests that wait for a free fenced backend, by version.
+    pub fence_queue: [VecDeque<u32>; 2],
+}
+
+#[derive(Debug, Default)]
+pub struct Nodes {
+    entries: Vec<Node>,
+    by_address: AHashMap<SocketAddr, u16>,
+    by_endpoint: AHashMap<Endpoint, u16>,
+}
+
+impl std::ops::Index<u16> for Nodes {
+    type Output = Node;
+    #[inline]
+    fn index(&self, index: u16) -> &Node {
+        &self.entries[usize::from(index)]
+    }
+}
+
+impl std::ops::IndexMut<u16> for Nodes {
+    #[inline]
+    fn index_mut(&mut self, index: u16) -> &mut Node {
+        &mut self.entries[usize::from(index)]
+    }
+}
+
+impl Nodes {
+    /// Takes over a topology's nodes. Returns, for each of its indexes, the index here, or
+    /// `UNOWNED` where a node has no address yet.
+    pub fn adopt(&mut self, topology: &Topology) -> Vec<u16> {
+        for node in &mut self.entries {
+            node.present = false;
+        }
+        self.by_endpoint.clear();
+        let mut translation = Vec::with_capacity(topology.nodes.len());
+        for node in &topology.nodes {
+            let Some(address) = node.address else {
+                translation.push(UNOWNED);
+                continue;
+            };
+            let index = self.entry(address, &node.endpoint);
+            self[index].present = true;
+            self[index].primary = node.role == Role::Primary;
+            self.by_endpoint.insert(node.endpoint.clone(), index);
+            translation.push(index);
+        }
+        translation
+    }
+
+    fn entry(&mut self, address: SocketAddr, endpoint: &Endpoint) -> u16 {
+        if let Some(&index) = self.by_address.get(&address) {
+            self[index].endpoint = endpoint.clone();
+            return index;
+        }
+        let node = Node {
+            address,
+            endpoint: endpoint.clone(),
+            present: true,
+            primary: false,
+            shared: [NONE; 2],
+            fences: Default::default(),
+            fence_queue: Default::default(),
+        };
+        // An entry that nothing refers to any more is taken again, so that the table does not grow
+        // with each address a node ever had.
+        let unused = self.entries.iter().position(Node::is_unused);
+        let index = match unused {
+            Some(index) => {
+                self.by_address.remove(&self.entries[index].address);
+                self.entries[index] = node;
+                index as u16
+            }
+            None => {
+                self.entries.push(node);
+                (self.entries.len() - 1) as u16
+            }
+        };
+        self.by_address.insert(address, index);
+        index
+    }
+
+    pub fn by_address(&self, address: &SocketAddr) -> Option<u16> {
+        self.by_address.get(address).copied().filter(|&index| self[index].present)
+    }
+
+    /// The node that a redirect names, if the map knows it.
+    pub fn by_endpoint(&self, endpoint: &Endpoint) -> Option<u16> {
+        if let Some(&index) = self.by_endpoint.get(endpoint) {
+            return Some(index);
+        }
+        let ip = endpoint.host.parse().ok()?;
+        self.by_address(&SocketAddr::new(ip, endpoint.port))
+    }
+
+    pub fn indexes(&self) -> impl Iterator<Item = u16> + use<> {
+        0..self.entries.len() as u16
+    }
+}
+
+impl Node {
+    /// Not in the map and without backends.
+    fn is_unused(&self) -> bool {
+        !self.present
+            && self.shared == [NONE; 2]
+            && self.fences.iter().all(Vec::is_empty)
+            && self.fence_queue.iter().all(VecDeque::is_empty)
+    }
+
+    /// All its backends.
+    pub fn backends(&self) -> impl Iterator<Item = u32> + '_ {
+        let shared = self.shared.iter().copied().filter(|&backend| backend != NONE);
+        shared.chain(self.fences.iter().flatten().copied())
+    }
+}

@@ -1,0 +1,272 @@
+//! Requests in flight: one entry each, found by index, linked into their client's order and into
+//! their backend's FIFO.
+//!
+//! ```text
+//!            place                    reply read whole
+//! Free ──► Held ──► InFlight ──────────────► Done ──► Free
+//!            ▲         │ MOVED, ASK, lost     (or straight to Free when it is the client's turn)
+//!            │         ▼
+//!            └───── Waiting ──► Done (budget spent: an error)
+//! ```
+//! A `Parent` waits for its parts (`split`); a request whose client has left stays in its backend's
+//! FIFO as a tombstone (`client == NONE`) until its reply has been read whole.
+//!
+//! Not here: where a request goes (`route`), what a part means (`split`).
+
+use super::types::{NO_SLOT, NONE};
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum State {
+    Free,
+    /// Waits for an elder of the same client and slot; owns its bytes.
+    Held,
+    /// Waits for time or for a new map; owns its bytes.
+    Waiting,
+    /// In a backend's FIFO: written, or about to be.
+    InFlight,
+    /// Waits for its parts.
+    Parent,
+    /// Has its whole reply, waits for its turn.
+    Done,
+}
+
+/// Facts that routing and recovery ask for, as bits.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Marks(pub u16);
+
+impl Marks {
+    /// Only reads: may be sent again although it may have run.
+    pub const RETRY_SAFE: Marks = Marks(1);
+    /// May compose its own reply: runs behind the fence, its errors are not believed.
+    pub const FENCED: Marks = Marks(2);
+    /// The client asked for no reply (CLIENT REPLY).
+    pub const SILENT: Marks = Marks(4);
+    /// Counted in its client's `irregular`.
+    pub const IRREGULAR: Marks = Marks(8);
+    /// The bytes of its unfinished reply lie in its client's output.
+    pub const STREAMING: Marks = Marks(16);
+    /// Was repeated after a lost connection; never twice.
+    pub const REPEATED: Marks = Marks(32);
+    /// Ours, not a client's: ASKING, the fence's nonce.
+    pub const INTERNAL: Marks = Marks(64);
+    /// Sent to `node` whatever the map says (SCRIPT LOAD to replicas).
+    pub const BY_NODE: Marks = Marks(128);
+    /// The reply is an error that we made up or decided to show: not classified again.
+    pub const RESP3: Marks = Marks(256);
+    /// Goes after ASKING to the node that was named.
+    pub const ASKING: Marks = Marks(512);
+    /// May be asked for key by key when TRYAGAIN stays (classes C, D, E).
+    pub const DIVISIBLE: Marks = Marks(1024);
+
+    #[inline]
+    pub fn has(self, other: Marks) -> bool {
+        self.0 & other.0 != 0
+    }
+    #[inline]
+    pub fn set(&mut self, other: Marks) {
+        self.0 |= other.0;
+    }
+    #[inline]
+    pub fn unset(&mut self, other: Marks) {
+        self.0 &= !other.0;
+    }
+    #[inline]
+    pub fn with(self, other: Marks) -> Marks {
+        Marks(self.0 | other.0)
+    }
+}
+
+/// One request, or one part of a split request. The first cache line is all that the common path
+/// touches.
+#[repr(align(64))]
+#[derive(Debug)]
+pub struct Request {
+    /// The owner, or `NONE` for a tombstone or an internal request.
+    pub client: u32,
+    pub client_generation: u32,
+    pub next_in_client: u32,
+    pub next_in_backend: u32,
+    pub backend: u32,
+    /// Where its bytes are in the backend's stream.
+    pub start: u32,
+    pub len: u32,
+    /// Parent: its split. Part: the split that it belongs to. Else `NONE`.
+    pub split: u32,
+    pub part: u32,
+    /// Since when it is asked for: milliseconds, wrapping.
+    pub since: u32,
+    pub slot: u16,
+    pub command: u16,
+    /// The node that it must go to (`BY_NODE`, `ASKING`), or went to last.
+    pub node: u16,
+    pub marks: Marks,
+    pub state: State,
+    pub redirects: u8,
+    pub waits: u8,
+    /// The reply, when it came before its turn; the last error while waiting.
+    pub reply: Vec<u8>,
+    /// The request's own bytes while Held or Waiting.
+    pub own: Vec<u8>,
+}
+
+const _: () = assert!(std::mem::size_of::<Request>() == 128);
+
+/// Reply buffers up to this capacity stay with their entry for the next request.
+const REPLY_KEEP_MAX: usize = 1024;
+
+/// What a new entry is told.
+#[derive(Copy, Clone, Debug)]
+pub struct NewRequest {
+    pub client: u32,
+    pub client_generation: u32,
+    pub slot: u16,
+    pub command: u16,
+    pub marks: Marks,
+    pub since: u32,
+}
+
+impl NewRequest {
+    /// A request of ours that answers to nobody.
+    pub fn internal(since: u32) -> NewRequest {
+        NewRequest {
+            client: NONE,
+            client_generation: 0,
+            slot: NO_SLOT,
+            command: u16::MAX,
+            marks: Marks::INTERNAL,
+            since,
+        }
+    }
+}
+
+/// All requests of one reactor.
+#[derive(Debug, Default)]
+pub struct Requests {
+    entries: Vec<Request>,
+    free: Vec<u32>,
+}
+
+impl std::ops::Index<u32> for Requests {
+    type Output = Request;
+    #[inline]
+    fn index(&self, index: u32) -> &Request {
+        &self.entries[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Requests {
+    #[inline]
+    fn index_mut(&mut self, index: u32) -> &mut Request {
+        &mut self.entries[index as usize]
+    }
+}
+
+impl Requests {
+    #[inline]
+    pub fn open(&mut self, new: NewRequest) -> u32 {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => self.grow(),
+        };
+        let entry = &mut self.entries[index as usize];
+        debug_assert_eq!(entry.state, State::Free);
+        entry.client = new.client;
+        entry.client_generation = new.client_generation;
+        entry.next_in_client = NONE;
+        entry.next_in_backend = NONE;
+        entry.backend = NONE;
+        entry.split = NONE;
+        entry.slot = new.slot;
+        entry.command = new.command;
+        entry.marks = new.marks;
+        entry.since = new.since;
+        entry.state = State::Held;
+        entry.redirects = 0;
+        entry.waits = 0;
+        index
+    }
+
+    fn grow(&mut self) -> u32 {
+        let index = self.entries.len() as u32;
+        self.entries.push(Request {
+            client: NONE,
+            client_generation: 0,
+            next_in_client: NONE,
+            next_in_backend: NONE,
+            backend: NONE,
+            start: 0,
+            len: 0,
+            split: NONE,
+            part: 0,
+            since: 0,
+            slot: NO_SLOT,
+            command: u16::MAX,
+            node: u16::MAX,
+            marks: Marks::default(),
+            state: State::Free,
+            redirects: 0,
+            waits: 0,
+            reply: Vec::new(),
+            own: Vec::new(),
+        });
+        index
+    }
+
+    #[inline]
+    pub fn close(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        assert_ne!(entry.state, State::Free, "a request is closed once");
+        entry.state = State::Free;
+        if entry.reply.capacity() > REPLY_KEEP_MAX {
+            entry.reply = Vec::new();
+        } else {
+            entry.reply.clear();
+        }
+        if entry.own.capacity() > 0 {
+            entry.own = Vec::new();
+        }
+        self.free.push(index);
+    }
+
+    /// Requests that are not free.
+    pub fn open_count(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Gives memory back after a burst: all of it when nothing is open.
+    pub fn shrink(&mut self) {
+        if self.open_count() == 0 && self.entries.len() > 1024 {
+            self.entries = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closed_entry_is_reused_clean() {
+        let mut requests = Requests::default();
+        let first = requests.open(NewRequest::internal(1));
+        requests[first].reply.extend_from_slice(b"+OK\r\n");
+        requests[first].redirects = 3;
+        requests.close(first);
+        let second = requests.open(NewRequest::internal(2));
+        assert_eq!(first, second);
+        assert!(requests[second].reply.is_empty());
+        assert_eq!(requests[second].redirects, 0);
+        assert_eq!(requests.open_count(), 1);
+    }
+
+    #[test]
+    fn large_reply_buffer_is_given_back() {
+        let mut requests = Requests::default();
+        let index = requests.open(NewRequest::internal(1));
+        requests[index].reply = vec![0; 1 << 20];
+        requests.close(index);
+        let again = requests.open(NewRequest::internal(1));
+        assert_eq!(requests[again].reply.capacity(), 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! The words between `proxy` and whoever drives it (`reactor`, the simulation): events in, actions out.
+//!
+//! Not here: any behaviour.
+
+use std::net::SocketAddr;
+
+use crate::cluster::Endpoint;
+
+/// No index: the end of a list, an absent owner.
+pub const NONE: u32 = u32::MAX;
+
+/// No slot: a request that is not routed by key.
+pub const NO_SLOT: u16 = u16::MAX;
+
+/// The driver's name of a socket; opaque here. An index may be reused after `handle_gone` only.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Socket {
+    pub index: u32,
+    pub generation: u32,
+}
+
+/// The owner of a socket: an index into the clients or into the backends.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Conn {
+    Client(u32),
+    Backend(u32),
+}
+
+/// The time, told once a turn.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Now {
+    /// Milliseconds of a monotonic clock that began before the proxy did.
+    pub ms: u64,
+    /// Microseconds since 1970, for TIME and for people; never for timers.
+    pub unix_us: u64,
+}
+
+/// What the driver is asked to do, in this order.
+#[derive(Debug)]
+pub enum Action {
+    /// Send all of `bytes`; answered by `handle_sent`, which brings the buffer back. At most one
+    /// is under way for a socket.
+    Send { conn: Conn, socket: Socket, bytes: Vec<u8> },
+    /// Open a connection for this backend; answered by `handle_connecting` at once and by
+    /// `handle_connected` later.
+    Connect { backend: u32, address: SocketAddr },
+    /// Cancel what is under way on the socket and close it; answered by `handle_gone`.
+    Close { conn: Conn, socket: Socket },
+    /// Stop receiving from a client. Bytes may still arrive for a while.
+    StopReading { socket: Socket },
+    /// Receive from a client again.
+    StartReading { socket: Socket },
+    /// Tell the topology thread.
+    Report(Report),
+}
+
+/// What a reactor tells the topology thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// A node said MOVED. `known`: the target is in the map already.
+    Moved { slot: u16, endpoint: Endpoint, from: SocketAddr, known: bool },
+    /// A node was lost, timed out or refused to connect.
+    NodeLost { address: SocketAddr },
+    /// The map looks wrong (CLUSTERDOWN, READONLY, an unowned slot).
+    WantRefresh,
+}
+
+/// What the proxy must know of its configuration. Sizes in bytes, times in milliseconds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// User and password towards nodes.
+    pub node_user: Option<Box<str>>,
+    pub node_password: Option<Box<[u8]>>,
+    /// Clients at once in this pool on this reactor; more are refused with an error line.
+    pub clients_max: u32,
+    /// Requests of one client in flight; more are left unread.
+    pub client_requests_max: u32,
+    /// Unsent reply bytes of one client over which it is not read any more.
+    pub client_output_soft: usize,
+    /// Unsent reply bytes over which no further reply is begun: the client is closed.
+    pub client_output_limit: usize,
+    /// Bytes of one unfinished request.
+    pub client_query_limit: usize,
+    /// A client that says nothing for so long is closed; 0: never.
+    pub client_idle_ms: u64,
+    /// A client over its soft output mark that takes nothing for so long is closed.
+    pub client_stall_ms: u64,
+    /// A backend that answers nothing for so long while requests wait is closed.
+    pub request_timeout_ms: u64,
+    pub connect_timeout_ms: u64,
+    pub redirects_max: u8,
+    pub split_reads: bool,
+    pub split_writes: bool,
+    pub allow_keys: bool,
+    pub allow_flush: bool,
+    /// Bytes of all parts of one KEYS answer.
+    pub keys_max_bytes: usize,
+    /// Fenced backends for one node (and protocol).
+    pub fence_lanes: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            node_user: None,
+            node_password: None,
+            clients_max: 10_000,
+            client_requests_max: 4_096,
+            client_output_soft: 1 << 20,
+            client_output_limit: 256 << 20,
+            client_query_limit: 1 << 30,
+            client_idle_ms: 0,
+            client_stall_ms: 60_000,
+            request_timeout_ms: 5_000,
+            connect_timeout_ms: 900,
+            redirects_max: 5,
+            split_reads: true,
+            split_writes: true,
+            allow_keys: true,
+            allow_flush: true,
+            keys_max_bytes: 64 << 20,
+            fence_lanes: 2,
+        }
+    }
+}
