@@ -1,15 +1,19 @@
-//! The cases of `research/user-demand.md`, each against real nodes or fake ones.
+//! The cases of `research/user-demand.md` section 2, as tests: P (protocol), S (splitting), F (pipelines and slow
+//! readers), C (cluster faults), A (connection state). P8, and all of P against a server, are in `tests/conformance`.
+//!
+//! Not here: single-slot commands (`tests/conformance`), client libraries (`tests/clients`).
+#![allow(clippy::disallowed_methods)]
+
+mod bench;
+mod fakes;
+mod faults;
+mod fence;
+mod flow;
+mod load;
+mod login;
+mod moves;
+mod protocol;
+mod session;
+mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
-
-#[test]
-fn cluster_starts() {
-    let cluster = support::cluster::Cluster::three_and_three(support::cluster::Flavour::Redis);
-    cluster.failover(3);
-    cluster.migrate_slot(0, 3, 1);
-    assert_eq!(cluster.owner_seen_by(1, 0), Some(1));
-    if support::cluster::Flavour::Valkey.program().is_some() {
-        let cluster = support::cluster::Cluster::three_and_three(support::cluster::Flavour::Valkey);
-        cluster.failover(4);
-    }
-}

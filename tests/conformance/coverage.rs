@@ -3,7 +3,8 @@
 //! Not here: commands without keys. They are answered by the proxy, or by many nodes, and have cases of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+
+use ringway::command::{COMMANDS, Flags};
 
 use crate::Differences;
 use crate::bench::{Bench, Side};
@@ -12,22 +13,10 @@ use crate::support::cluster::Flavour;
 
 const EXCEPTIONS: &str = include_str!("../data/uncovered.txt");
 
-/// Name and position of keys of each row of the command table that has keys and is no module's.
+/// The rows of the crate's command table that have keys and are no module's.
 fn commands_with_keys() -> Vec<String> {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let places =
-        ["src/command/commands.tsv", "tests/data/commands.tsv", "../shared/data/commands.tsv"];
-    let table = places.iter().find_map(|place| std::fs::read_to_string(here.join(place)).ok());
-    let table = table.or_else(|| std::fs::read_to_string("/work/shared/data/commands.tsv").ok());
-    let table = table.expect("the command table");
-    let mut names = Vec::new();
-    for line in table.lines().skip(1) {
-        let cells: Vec<&str> = line.split('\t').collect();
-        let (name, kind, module, keys) = (cells[0], cells[1], cells[3], cells[6]);
-        if kind != "container" && module == "-" && keys != "none" {
-            names.push(name.to_owned());
-        }
-    }
+    let rows = COMMANDS.iter().filter(|row| !row.keys.is_empty() && !row.flags.has(Flags::MODULE));
+    let names: Vec<String> = rows.map(|row| row.name.to_owned()).collect();
     assert!(names.len() > 200, "only {} commands with keys in the table", names.len());
     names
 }

@@ -49,15 +49,12 @@ pub struct Node {
     folder: PathBuf,
     program: PathBuf,
     args: Vec<String>,
+    password: Option<String>,
 }
 
 impl Node {
-    fn start(flavour: Flavour, folder: &Path, extra: &[String]) -> Node {
+    fn start(flavour: Flavour, folder: &Path, extra: &[String], password: Option<&str>) -> Node {
         let port = free_port();
-        Self::start_at(flavour, folder, extra, port)
-    }
-
-    fn start_at(flavour: Flavour, folder: &Path, extra: &[String], port: u16) -> Node {
         let program = flavour.program().unwrap_or_else(|| {
             panic!("no {flavour:?} server program: run tests/run.sh, which installs it")
         });
@@ -68,7 +65,8 @@ impl Node {
         args.extend(["--dir".into(), folder.display().to_string()]);
         args.extend_from_slice(extra);
         let process = Process::start(&program, &args, &folder.join("log"));
-        let node = Node { process, port, id: String::new(), folder, program, args };
+        let (id, password) = (String::new(), password.map(str::to_owned));
+        let node = Node { process, port, id, folder, program, args, password };
         node.wait_answering();
         node
     }
@@ -91,7 +89,11 @@ impl Node {
     /// A connection to the node itself, past the proxy.
     #[track_caller]
     pub fn client(&self) -> Client {
-        Client::connect(self.port)
+        let mut client = Client::connect(self.port);
+        if let Some(password) = &self.password {
+            client.call(&["AUTH", password]);
+        }
+        client
     }
 
     /// One command on a fresh connection to the node itself.
@@ -155,6 +157,8 @@ pub struct Shape {
     pub slots: u16,
     /// More options for each node.
     pub args: Vec<String>,
+    /// What the nodes want from those who ask them directly (their `requirepass`).
+    pub password: Option<String>,
 }
 
 impl Default for Shape {
@@ -165,6 +169,7 @@ impl Default for Shape {
             replicas_each: 0,
             slots: SLOTS,
             args: Vec::new(),
+            password: None,
         }
     }
 }
@@ -215,7 +220,12 @@ impl Cluster {
         let mut args: Vec<String> =
             ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"].map(Into::into).into();
         args.extend_from_slice(&self.shape.args);
-        let mut node = Node::start(self.shape.flavour, self.folder.path(), &args);
+        let mut node = Node::start(
+            self.shape.flavour,
+            self.folder.path(),
+            &args,
+            self.shape.password.as_deref(),
+        );
         node.id = node.run("CLUSTER MYID").string();
         self.nodes.push(node);
     }
@@ -307,7 +317,7 @@ impl Cluster {
 }
 
 fn is_whole(node: &Node) -> bool {
-    let Ok(mut client) = Client::try_connect(node.port) else { return false };
+    let mut client = node.client();
     let info = client.run("CLUSTER INFO").string();
     let replication = client.run("INFO replication").string();
     let in_step =
@@ -329,6 +339,6 @@ impl Single {
     pub fn start_with(flavour: Flavour, args: &[&str]) -> Single {
         let folder = Folder::new("single");
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        Single { node: Node::start(flavour, folder.path(), &args), _folder: folder }
+        Single { node: Node::start(flavour, folder.path(), &args, None), _folder: folder }
     }
 }

@@ -51,7 +51,14 @@ impl Process {
         let out = File::create(log).expect("log file");
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).arg(program);
-        command.args(args.iter().map(AsRef::as_ref)).envs(environment.iter().copied());
+        command.args(args.iter().map(AsRef::as_ref));
+        // Our own `RINGWAY_…` variables are no options of the proxy.
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("RINGWAY_") {
+                command.env_remove(name);
+            }
+        }
+        command.envs(environment.iter().copied());
         command.stdin(Stdio::null()).stderr(out.try_clone().expect("log handle")).stdout(out);
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let child = spawn_from_one_thread(command)
