@@ -145,7 +145,7 @@ fn p10_huge_values_pass_and_their_memory_returns() {
     // The default limit of 256 MB on a client's untaken replies would rightly close this one.
     let mut proxy = Proxy::start_with(&shared().cluster, &with(&[("client-output-limit", "1gb")]));
     let before = proxy.process.resident_kib();
-    let mib = 1024 * 1024;
+    let mib: usize = 1024 * 1024;
     let long = std::env::var("RINGWAY_LONG").is_ok();
     let sizes = if long { vec![64 * mib; 10] } else { vec![64 * mib; 3] };
     for (i, size) in sizes.into_iter().chain([512 * mib]).enumerate() {

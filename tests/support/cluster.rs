@@ -235,6 +235,7 @@ impl Cluster {
         self.start_node();
         let index = self.nodes.len() - 1;
         self.introduce(index..index + 1);
+        wait_until(seconds(20), "the new node to serve", || is_whole(&self.nodes[index]));
         index
     }
 

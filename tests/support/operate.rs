@@ -2,9 +2,11 @@
 //!
 //! Not here: starting clusters (`cluster`), killing and stopping processes (`process`).
 
+use std::time::Instant;
+
 use super::cluster::{Cluster, Node};
 use super::reply::Reply;
-use super::{seconds, wait_until};
+use super::{millis, seconds, wait_until};
 
 impl Cluster {
     /// The index of the node that owns `slot` in the eyes of node `asked`.
@@ -68,9 +70,23 @@ impl Cluster {
     #[track_caller]
     pub fn failover(&self, replica: usize) {
         let node = &self.nodes[replica];
-        assert_eq!(node.run("CLUSTER FAILOVER").text(), "OK");
-        self.wait_promoted(replica, seconds(15));
-        self.wait_agreed();
+        let is_ready = || {
+            let info = node.run("INFO replication").string();
+            info.contains("role:slave") && info.contains("master_link_status:up")
+        };
+        // A primary ignores a replica that it does not know as its own yet; so ask again.
+        for _ in 0..4 {
+            wait_until(seconds(15), "the replica to be in step", is_ready);
+            assert_eq!(node.run("CLUSTER FAILOVER").text(), "OK");
+            let start = Instant::now();
+            while start.elapsed() < seconds(6) {
+                if self.is_promoted(replica) {
+                    return self.wait_agreed();
+                }
+                std::thread::sleep(millis(10));
+            }
+        }
+        panic!("node {replica} was not promoted");
     }
 
     /// Waits until all nodes name the same owner for each slot.
@@ -92,11 +108,13 @@ impl Cluster {
     }
 
     pub fn wait_promoted(&self, replica: usize, limit: std::time::Duration) {
-        wait_until(limit, "the replica to be promoted", || {
-            let info = self.nodes[replica].run("INFO replication").string();
-            info.contains("role:master")
-                && self.nodes[replica].run("CLUSTER INFO").string().contains("cluster_state:ok")
-        });
+        wait_until(limit, "the replica to be promoted", || self.is_promoted(replica));
+    }
+
+    fn is_promoted(&self, replica: usize) -> bool {
+        let mut client = self.nodes[replica].client();
+        client.run("INFO replication").string().contains("role:master")
+            && client.run("CLUSTER INFO").string().contains("cluster_state:ok")
     }
 
     /// The index of the first replica of primary `i`, as started.
