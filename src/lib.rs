@@ -14,6 +14,8 @@ pub mod config;
 
 pub mod metrics;
 
+pub mod log;
+
 pub mod proxy;
 
 #[allow(unsafe_code, reason = "the kernel's interface: the only room that may")]
@@ -22,3 +24,7 @@ pub mod ring;
 pub mod topology;
 
 pub mod reactor;
+
+pub mod serve;
+
+pub mod check;

@@ -4,7 +4,7 @@
 
 // --- resp -------------------------------------------------------------------------------------
 
-/// Arguments of one request, at most (redis-server: `1024*1024`, networking.c).
+/// Arguments of one request, at most (redis-server up to 6.2: `1024*1024`; 7.0: `INT_MAX`).
 pub const REQUEST_ARGUMENTS_MAX: u32 = 1024 * 1024;
 
 /// Bytes of one bulk string, at most (redis-server: `proto-max-bulk-len` 512 MB).
@@ -31,6 +31,14 @@ pub const REPLY_ELEMENTS_MAX: u64 = u32::MAX as u64;
 /// Depth to which `resp::value` builds a tree.
 pub const VALUE_DEPTH_MAX: usize = 128;
 
+// --- cluster ----------------------------------------------------------------------------------
+
+/// Bytes of a host name or address, at most (RFC 1035: a name has at most 255).
+pub const HOST_BYTES_MAX: usize = 255;
+
+/// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
+pub const NODES_MAX: usize = 4096;
+
 // --- command ----------------------------------------------------------------------------------
 
 /// Commands that only the nodes know, at most; what a COMMAND reply has beyond them is left out.
@@ -42,25 +50,58 @@ pub const LEARNED_SUBCOMMANDS_MAX: usize = 128;
 pub const LEARNED_KEY_RULES_MAX: usize = 16;
 pub const LEARNED_NAME_MAX: usize = 64;
 
-// --- cluster ----------------------------------------------------------------------------------
+// --- topology ---------------------------------------------------------------------------------
 
-/// Bytes of a host name or address, at most (RFC 1035: a name has at most 255).
-pub const HOST_BYTES_MAX: usize = 255;
+/// Bytes that one conversation about the map may read, in all. CLUSTER SLOTS of 1,000 nodes with
+/// scattered slots has been seen at 6 MB (envoy#36764).
+pub const CONVERSATION_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
-pub const NODES_MAX: usize = 4096;
+/// Milliseconds that one conversation may take once connected.
+pub const CONVERSATION_MS_MAX: u64 = 2000;
+
+/// Milliseconds between two conversations of one pool: least, and while they bring no news.
+pub const REFRESH_GAP_MS: u64 = 200;
+pub const REFRESH_GAP_MS_MAX: u64 = 1000;
+
+/// Redirects to unknown places that wait for one refresh, at most.
+pub const UNCONFIRMED_MAX: usize = 64;
 
 // --- proxy ------------------------------------------------------------------------------------
 
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
+pub const DATABASES_ANNOUNCED: u8 = 16;
+
+/// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.
+/// Ours: redis-server takes any length, but an idle client must stay small.
+pub const CLIENT_DETAIL_MAX: usize = 512;
+
+// --- log --------------------------------------------------------------------------------------
+
+/// Lines that wait for stderr; more are counted and dropped.
+pub const LOG_QUEUE_MAX: usize = 1024;
+
+/// Lines of one kind and thread that may follow each other at once.
+pub const LOG_BURST: u32 = 20;
+
+/// Microseconds until one more is allowed.
+pub const LOG_REFILL_US: u64 = 500_000;
+
+// --- metrics ----------------------------------------------------------------------------------
+
+/// The longest time that a histogram tells apart, in microseconds: a minute.
+pub const LATENCY_US_MAX: u64 = 60_000_000;
+
 const _: () = {
     // Spans are u32 offsets into one request.
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);
     assert!(REQUEST_BULK_MAX <= REQUEST_TOTAL_MAX);
+    assert!(REFRESH_GAP_MS < REFRESH_GAP_MS_MAX && REFRESH_GAP_MS_MAX < CONVERSATION_MS_MAX);
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
+
     assert!(UNAUTHENTICATED_ARGUMENTS_MAX < REQUEST_ARGUMENTS_MAX);
     assert!(UNAUTHENTICATED_BULK_MAX < REQUEST_BULK_MAX);
     // What could be stored can be read back.
@@ -70,4 +111,40 @@ const _: () = {
     assert!(REPLY_ELEMENTS_MAX <= u64::MAX / 4 && REPLY_BULK_MAX <= u64::MAX / 20);
     // A tree of this depth is built and freed by recursion: well within a small thread's stack.
     assert!(VALUE_DEPTH_MAX <= 1024);
+};
+
+// --- ring -------------------------------------------------------------------------------------
+
+/// Submissions that fit one turn before the ring submits early (io-uring.md 8.2).
+pub const RING_SUBMISSIONS: u32 = 4096;
+
+/// Completions that the kernel may post before it falls back to its slow overflow list.
+pub const RING_COMPLETIONS: u32 = 16384;
+
+/// Bytes of one receive buffer. Small: it bounds what one socket gets in one turn (32 buffers).
+pub const RECEIVE_BUFFER_SIZE: u32 = 4096;
+
+/// Receive buffers of one reactor: 4 MiB in all. A power of two (the kernel's rule).
+pub const RECEIVE_BUFFER_COUNT: u16 = 1024;
+
+/// The kernel's bound on a ring of provided buffers.
+pub const RECEIVE_BUFFER_COUNT_MAX: u16 = 32768;
+
+/// Bytes that one send operation is asked to move; a longer buffer goes in several.
+pub const SEND_CHUNK_MAX: usize = 1 << 30;
+
+/// TCP keepalive: seconds of silence, seconds between probes, probes (io-uring.md 6).
+pub const KEEPALIVE_IDLE_S: u64 = 60;
+pub const KEEPALIVE_INTERVAL_S: u64 = 10;
+pub const KEEPALIVE_PROBES: u32 = 3;
+
+/// Connections waiting to be accepted where `net.core.somaxconn` cannot be read.
+pub const LISTEN_BACKLOG_DEFAULT: i32 = 4096;
+
+const _: () = {
+    assert!(RING_COMPLETIONS > RING_SUBMISSIONS);
+    assert!(RECEIVE_BUFFER_COUNT.is_power_of_two());
+    assert!(RECEIVE_BUFFER_COUNT <= RECEIVE_BUFFER_COUNT_MAX);
+    // A completion's result is an i32.
+    assert!(SEND_CHUNK_MAX < i32::MAX as usize);
 };

@@ -1,2 +1,121 @@
-//! The program.
-fn main() {}
+//! The program: arguments to configuration, configuration to threads, signals to an exit code.
+//!
+//! Not here: what the threads do (`reactor`, `topology`), the options (`config`).
+//!
+//! Exit codes: 0 done, 1 failed while starting or running (or host not ready), 2 wrong usage.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ringway::config::{self, Config, Invocation, LogLevel};
+use ringway::log::{self, Level, Log};
+use ringway::ring::signals::{Signal, Signals};
+use ringway::serve::Threads;
+use ringway::{check, ring};
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments = std::env::args_os().skip(1);
+    let invocation =
+        config::load(arguments, std::env::vars_os(), &|path| std::fs::read_to_string(path));
+    match invocation {
+        Ok(Invocation::Help) => print(&config::help()),
+        Ok(Invocation::Version) => print(&format!("ringway {}\n", env!("CARGO_PKG_VERSION"))),
+        Ok(Invocation::Check(config)) => {
+            for warning in &config.warnings {
+                eprintln!("ringway: {warning}");
+            }
+            let (report, ready) = check::report(&check::check(&config));
+            print(&report);
+            if ready { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+        }
+        Ok(Invocation::Run(config)) => run(config),
+        Err(problems) => {
+            eprintln!("ringway: {problems}");
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// To stdout; whoever closed it (`| head`) does not want the rest.
+fn print(text: &str) -> ExitCode {
+    use std::io::Write;
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+/// Serves until a signal ends it.
+fn run(config: Config) -> ExitCode {
+    // Before any thread, so that all inherit the mask.
+    let signals = match Signals::block() {
+        Ok(signals) => signals,
+        Err(error) => return fail(&format!("cannot block signals: {error}")),
+    };
+    let (mut log, writer) = match log::start(level(config.process.log_level)) {
+        Ok(started) => started,
+        Err(error) => return fail(&format!("cannot start the log: {error}")),
+    };
+    for warning in &config.warnings {
+        log.warn(unix_us(), "configuration", &[("warning", warning)]);
+    }
+    if let Err(error) = ring::raise_descriptor_limit() {
+        log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]);
+    }
+    let code = match Threads::start(&config, unix_us()) {
+        Ok(mut threads) => wait(&signals, &mut threads, &mut log),
+        Err(text) => fail(&text),
+    };
+    drop(log);
+    writer.finish(Duration::from_secs(1));
+    code
+}
+
+/// The main thread's only work: signals, and a look at whether the threads still live.
+fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
+    let mut draining = false;
+    loop {
+        if let Some(well) = threads.ended() {
+            return if well { ExitCode::SUCCESS } else { ExitCode::from(FAILED) };
+        }
+        match signals.wait(Duration::from_millis(100)) {
+            Ok(Some(Signal::Terminate | Signal::Interrupt)) if draining => {
+                log.warn(unix_us(), "second signal, stopping at once", &[]);
+                return ExitCode::from(FAILED);
+            }
+            Ok(Some(Signal::Terminate | Signal::Interrupt)) => {
+                log.info(unix_us(), "draining", &[]);
+                threads.drain();
+                draining = true;
+            }
+            Ok(Some(Signal::Hangup)) => {
+                log.warn(unix_us(), "reload is not supported yet, nothing was changed", &[]);
+            }
+            Ok(None) => log.handle_time(unix_us()),
+            Err(error) => return fail(&format!("cannot wait for signals: {error}")),
+        }
+    }
+}
+
+/// For what ends the start: said plainly, also where nobody collects logs.
+fn fail(text: &str) -> ExitCode {
+    eprintln!("ringway: {text}");
+    ExitCode::from(FAILED)
+}
+
+fn level(level: LogLevel) -> Level {
+    match level {
+        LogLevel::Error => Level::Error,
+        LogLevel::Warn => Level::Warn,
+        LogLevel::Info => Level::Info,
+        LogLevel::Debug => Level::Debug,
+    }
+}
+
+/// For log lines only. Reactors and the topology thread have clocks of their own.
+#[allow(clippy::disallowed_methods, reason = "the main thread has no turn that could tell it")]
+fn unix_us() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}

@@ -1,1 +1,543 @@
-//! Room `reactor`.
+//! One thread: reap what the ring has, feed the proxies, do what they ask, submit and wait. Once a
+//! turn the clock is read.
+//!
+//! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use crate::cluster::Endpoint;
+use crate::metrics::{self, Board, Counter, Counters};
+use crate::proxy::local::{Identity, Totals};
+use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
+use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
+use crate::topology::{Report, Update};
+
+/// What one reactor is told at its start.
+pub struct Settings {
+    pub index: u16,
+    /// The CPU that it is pinned to, as `core_affinity` names it.
+    pub cpu: Option<core_affinity::CoreId>,
+    pub ring: RingSettings,
+    pub busy_poll: Duration,
+    pub pools: Vec<Pool>,
+    /// From the system's random source.
+    pub seed: [u64; 4],
+    pub reactors: u16,
+}
+
+/// One cluster, as this reactor serves it.
+#[derive(Clone)]
+pub struct Pool {
+    pub proxy: proxy::Settings,
+    pub identity: Arc<Identity>,
+    pub listen: Vec<SocketAddr>,
+    pub connect: ConnectOptions,
+}
+
+/// A reactor that runs.
+pub struct Reactor {
+    pub thread: JoinHandle<()>,
+    pub waker: Waker,
+}
+
+/// Starts the thread and waits until it listens. Errors: cause and remedy in one line.
+pub fn start(
+    settings: Settings,
+    updates: Receiver<Update>,
+    reports: Sender<Report>,
+    board: Board,
+) -> Result<Reactor, String> {
+    let (began, beginning) = bounded(1);
+    let run = move || {
+        let made = Worker::new(settings, updates, reports, board);
+        match made {
+            Ok(mut worker) => {
+                let _ = began.send(Ok(worker.ring.waker()));
+                worker.run();
+            }
+            Err(text) => drop(began.send(Err(text))),
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("reactor".into())
+        .spawn(run)
+        .map_err(|error| format!("cannot start a reactor thread: {error}"))?;
+    match beginning.recv() {
+        Ok(Ok(waker)) => Ok(Reactor { thread, waker }),
+        Ok(Err(text)) => Err(text),
+        Err(_) => Err("a reactor thread died while starting".into()),
+    }
+}
+
+/// Whose socket it is.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    /// Refused: closed when its error line is out.
+    Refused,
+    Of {
+        pool: u16,
+        conn: Conn,
+    },
+}
+
+/// How often counters are shown to the others.
+const PUBLISH_EVERY_MS: u64 = 250;
+
+/// How long accepting pauses when the process has no descriptor left.
+const ACCEPT_PAUSE_MS: u64 = 100;
+
+/// The longest sleep: time is looked at now and then even when nothing happens.
+const SLEEP_MAX_MS: u64 = 1_000;
+
+struct Worker {
+    index: u16,
+    ring: Ring,
+    proxies: Vec<Proxy>,
+    connect: Vec<ConnectOptions>,
+    /// The pool of each listener.
+    listeners: Vec<u16>,
+    /// By socket index.
+    owners: Vec<Owner>,
+    actions: Vec<Action>,
+    updates: Receiver<Update>,
+    reports: Sender<Report>,
+    board: Board,
+    counters: Counters,
+    busy_poll: Option<BusyPoll>,
+    start: Instant,
+    now: Now,
+    next_publish_ms: u64,
+    /// Listeners that pause, and until when.
+    paused: Vec<(u32, u64)>,
+    drain_until_ms: Option<u64>,
+    turns: u64,
+}
+
+impl Worker {
+    #[allow(clippy::disallowed_methods, reason = "the reactor's clock, read once a turn")]
+    fn new(
+        settings: Settings,
+        updates: Receiver<Update>,
+        reports: Sender<Report>,
+        board: Board,
+    ) -> Result<Worker, String> {
+        if let Some(cpu) = settings.cpu
+            && !core_affinity::set_for_current(cpu)
+        {
+            return Err(format!("cannot pin a reactor to CPU {}: not ours to use", cpu.id));
+        }
+        let mut ring = Ring::new(&settings.ring).map_err(|error| error.to_string())?;
+        let mut listeners = Vec::new();
+        let mut proxies = Vec::new();
+        let mut connect = Vec::new();
+        for (number, pool) in settings.pools.into_iter().enumerate() {
+            for address in &pool.listen {
+                let listener = listen(*address, None)
+                    .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+                ring.listen(listener);
+                listeners.push(number as u16);
+            }
+            connect.push(pool.connect);
+            proxies.push(Proxy::new(
+                pool.proxy,
+                pool.identity,
+                mix(settings.seed, number as u64),
+                u64::from(settings.index) + 1,
+                u64::from(settings.reactors.max(1)),
+            ));
+        }
+        let busy_poll = (!settings.busy_poll.is_zero())
+            .then_some(BusyPoll { limit: settings.busy_poll, clock: monotonic_ns });
+        Ok(Worker {
+            index: settings.index,
+            ring,
+            proxies,
+            connect,
+            listeners,
+            owners: Vec::new(),
+            actions: Vec::new(),
+            updates,
+            reports,
+            board,
+            counters: Counters::default(),
+            busy_poll,
+            start: Instant::now(),
+            now: Now::default(),
+            next_publish_ms: 0,
+            paused: Vec::new(),
+            drain_until_ms: None,
+            turns: 0,
+        })
+    }
+
+    /// Until drained. A broken ring ends the process: never a proxy with a silent dead core.
+    fn run(&mut self) {
+        self.read_clock();
+        loop {
+            self.turn();
+            if self.is_drained() {
+                break;
+            }
+            let timeout = self.timeout();
+            if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
+                eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
+                std::process::exit(1);
+            }
+            self.read_clock();
+        }
+        self.publish();
+        let _ = self.reports.send(Report::ReactorStopped { reactor: self.index });
+    }
+
+    fn turn(&mut self) {
+        self.turns += 1;
+        let mut woken = false;
+        while let Some(event) = self.ring.next_event() {
+            self.handle(event, &mut woken);
+        }
+        if woken {
+            while let Ok(update) = self.updates.try_recv() {
+                self.handle_update(update);
+            }
+        }
+        self.handle_time();
+        for pool in 0..self.proxies.len() {
+            self.flush(pool);
+        }
+    }
+
+    #[inline]
+    fn handle(&mut self, event: Event, woken: &mut bool) {
+        match event {
+            Event::Received { id, buffer } => {
+                if let Some((proxy, conn)) = owner_of(&self.owners, &mut self.proxies, id) {
+                    proxy.handle_received(conn, self.ring.bytes(&buffer), self.now);
+                }
+                self.ring.give_back(buffer);
+            }
+            Event::Sent { id, buffer, ok } => {
+                if let Some((proxy, conn)) = owner_of(&self.owners, &mut self.proxies, id) {
+                    proxy.handle_sent(conn, buffer, ok, self.now);
+                }
+            }
+            Event::Accepted { id, listener } => self.handle_accepted(id, listener),
+            Event::End { id, error } => {
+                if let Some((proxy, conn)) = owner_of(&self.owners, &mut self.proxies, id) {
+                    proxy.handle_end(conn, error.is_some(), self.now);
+                } else {
+                    self.ring.close(id);
+                }
+            }
+            Event::Connected { id, result } => self.handle_connected(id, result.is_ok()),
+            Event::Gone { id } => {
+                let owner = &mut self.owners[id.index as usize];
+                if let Owner::Of { pool, conn } = std::mem::replace(owner, Owner::Nobody) {
+                    self.proxies[usize::from(pool)].handle_gone(conn, self.now);
+                }
+            }
+            Event::Woken => *woken = true,
+            Event::AcceptFailed { listener, .. } => {
+                // Somebody waits in the queue and there is no descriptor: one is told, in turn.
+                let _ = self.ring.refuse_one(listener);
+                self.paused.push((listener, self.now.ms + ACCEPT_PAUSE_MS));
+            }
+        }
+    }
+
+    fn handle_accepted(&mut self, id: SocketId, listener: u32) {
+        let pool = self.listeners.get(listener as usize).copied().unwrap_or(0);
+        let addresses = self
+            .ring
+            .peer_address(id)
+            .and_then(|peer| self.ring.local_address(id).map(|local| (peer, local)));
+        let Ok((peer, local)) = addresses else {
+            self.own(id, Owner::Refused);
+            return self.ring.close(id);
+        };
+        let proxy = &mut self.proxies[usize::from(pool)];
+        match proxy.handle_accepted(socket_of(id), peer, local, self.now) {
+            Some(client) => {
+                self.own(id, Owner::Of { pool, conn: Conn::Client(client) });
+                self.ring.receive(id, true);
+            }
+            None => {
+                self.own(id, Owner::Refused);
+                self.ring.send(id, Proxy::refusal());
+                self.ring.close_after_send(id);
+            }
+        }
+    }
+
+    fn handle_connected(&mut self, id: SocketId, ok: bool) {
+        let Owner::Of { pool, conn: Conn::Backend(backend) } = self.owners[id.index as usize]
+        else {
+            return;
+        };
+        if ok {
+            self.ring.receive(id, false);
+        }
+        self.proxies[usize::from(pool)].handle_connected(backend, ok, self.now);
+    }
+
+    fn own(&mut self, id: SocketId, owner: Owner) {
+        let index = id.index as usize;
+        if self.owners.len() <= index {
+            self.owners.resize(index + 1, Owner::Nobody);
+        }
+        self.owners[index] = owner;
+    }
+
+    /// Takes what one proxy has to say and does it.
+    fn flush(&mut self, pool: usize) {
+        let mut actions = std::mem::take(&mut self.actions);
+        self.proxies[pool].flush(&mut actions);
+        for action in actions.drain(..) {
+            self.act(pool, action);
+        }
+        self.actions = actions;
+    }
+
+    #[inline]
+    fn act(&mut self, pool: usize, action: Action) {
+        match action {
+            Action::Send { socket, bytes, .. } => self.ring.send(id_of(socket), bytes),
+            Action::StopReading { socket } => self.ring.pause(id_of(socket)),
+            Action::StartReading { socket } => self.ring.resume(id_of(socket)),
+            Action::Close { socket, .. } => self.ring.close(id_of(socket)),
+            Action::Connect { backend, address } => self.connect(pool, backend, address),
+            Action::Report(report) => {
+                let _ = self.reports.send(to_topology(pool as u16, report));
+            }
+        }
+    }
+
+    fn connect(&mut self, pool: usize, backend: u32, address: SocketAddr) {
+        match self.ring.connect(&address, &self.connect[pool]) {
+            Ok(id) => {
+                let conn = Conn::Backend(backend);
+                self.own(id, Owner::Of { pool: pool as u16, conn });
+                self.proxies[pool].handle_connecting(backend, socket_of(id));
+            }
+            Err(_) => self.proxies[pool].handle_connected(backend, false, self.now),
+        }
+    }
+
+    fn handle_update(&mut self, update: Update) {
+        let now = self.now;
+        match update {
+            Update::Map { pool, topology } => {
+                self.with(pool, |proxy| proxy.handle_topology(topology, now));
+            }
+            Update::Slot { pool, slot, address } => {
+                self.with(pool, |proxy| proxy.handle_slot_moved(slot, address, now));
+            }
+            // The map that confirms was sent before; who waits for it looks again.
+            Update::Confirmed { pool, .. } | Update::Refreshed { pool, .. } => {
+                self.with(pool, |proxy| proxy.handle_refreshed(now));
+            }
+            Update::Learned { pool, learned } => {
+                self.with(pool, |proxy| proxy.handle_learned(learned));
+            }
+            Update::Drain { deadline_ms } => {
+                self.ring.stop_listening();
+                self.drain_until_ms = Some(now.ms + deadline_ms);
+                for proxy in &mut self.proxies {
+                    proxy.handle_drain(now);
+                }
+            }
+        }
+    }
+
+    fn with(&mut self, pool: u16, act: impl FnOnce(&mut Proxy)) {
+        if let Some(proxy) = self.proxies.get_mut(usize::from(pool)) {
+            act(proxy);
+        }
+    }
+
+    fn handle_time(&mut self) {
+        for proxy in &mut self.proxies {
+            if self.now.ms >= proxy.next_deadline() {
+                proxy.handle_time(self.now);
+            }
+        }
+        if !self.paused.is_empty() {
+            let due = self.now.ms;
+            let ring = &mut self.ring;
+            self.paused.retain(|&(listener, until)| {
+                if until <= due {
+                    ring.accept_again(listener);
+                }
+                until > due
+            });
+        }
+        if self.now.ms >= self.next_publish_ms {
+            self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
+            self.publish();
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.drain_until_ms.is_some_and(|until| {
+            self.now.ms >= until || self.proxies.iter().all(|proxy| proxy.clients_open() == 0)
+        })
+    }
+
+    /// How long the ring may sleep.
+    fn timeout(&mut self) -> Duration {
+        let mut urgent = false;
+        let mut next = self.now.ms + SLEEP_MAX_MS;
+        for proxy in &mut self.proxies {
+            urgent |= proxy.take_urgent();
+            next = next.min(proxy.next_deadline());
+        }
+        if let Some(until) = self.drain_until_ms {
+            next = next.min(until);
+        }
+        if let Some(&(_, until)) = self.paused.first() {
+            next = next.min(until);
+        }
+        if urgent {
+            return Duration::ZERO;
+        }
+        Duration::from_millis(next.saturating_sub(self.now.ms).max(1))
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the reactor's clock, read once a turn")]
+    fn read_clock(&mut self) {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.now = Now {
+            ms: 1 + self.start.elapsed().as_millis() as u64,
+            unix_us: unix.as_micros() as u64,
+        };
+    }
+
+    /// Shows this reactor's counters, and tells its proxies the sums of all.
+    fn publish(&mut self) {
+        let ring = self.ring.counters();
+        let counters = &mut self.counters;
+        let mut sums = proxy::Tally::default();
+        let (mut clients, mut backends, mut requests) = (0, 0, 0);
+        for proxy in &self.proxies {
+            sums.add(&proxy.tally);
+            clients += proxy.clients_open() as u64;
+            backends += proxy.backends_connected() as u64;
+            requests += proxy.requests_open() as u64;
+        }
+        let values = [
+            (Counter::ClientsConnected, clients),
+            (Counter::ClientsTotal, sums.clients_total),
+            (Counter::ClientsRejected, sums.clients_refused),
+            (Counter::ClientsClosedByLimit, sums.clients_over_limit),
+            (Counter::ClientBytesIn, sums.bytes_from_clients),
+            (Counter::ClientBytesOut, sums.bytes_to_clients),
+            (Counter::BackendsConnected, backends),
+            (Counter::BackendsTotal, sums.backend_connects),
+            (Counter::BackendsLost, sums.backend_failures),
+            (Counter::BackendBytesIn, sums.bytes_from_nodes),
+            (Counter::BackendBytesOut, sums.bytes_to_nodes),
+            (Counter::RequestsInFlight, requests),
+            (Counter::CommandsRead, sums.commands - sums.commands_local),
+            (Counter::CommandsLocal, sums.commands_local),
+            (Counter::Splits, sums.splits),
+            (Counter::RedirectsMoved, sums.redirects),
+            (Counter::Retries, sums.retries),
+            (Counter::ErrorsProtocol, sums.protocol_errors),
+            (Counter::ErrorsTimeout, sums.timeouts),
+            (Counter::ErrorsLost, sums.lost),
+            (Counter::ErrorsFromNodes, sums.error_replies),
+            (Counter::ErrorsNodeProtocol, sums.backend_surprises),
+            (Counter::Turns, self.turns),
+            (Counter::Enters, ring.enters),
+            (Counter::Completions, ring.completions),
+            (Counter::CompletionsStale, ring.stale),
+            (Counter::BuffersExhausted, ring.enobufs),
+            (Counter::ReceivesRearmed, ring.rearms),
+            (Counter::BusyPollHits, ring.spin_hits),
+        ];
+        for (counter, value) in values {
+            counters.set(counter, value);
+        }
+        if let Some(published) = self.board.get(usize::from(self.index)) {
+            counters.publish(published);
+        }
+        let totals = totals_of(&self.board);
+        for proxy in &mut self.proxies {
+            proxy.handle_totals(totals);
+        }
+    }
+}
+
+fn totals_of(board: &Board) -> Totals {
+    let sums = metrics::sums(board);
+    let value = |counter| sums.value(counter);
+    Totals {
+        clients: value(Counter::ClientsConnected),
+        connections_accepted: value(Counter::ClientsTotal),
+        connections_rejected: value(Counter::ClientsRejected),
+        commands: value(Counter::CommandsRead) + value(Counter::CommandsLocal),
+        error_replies: value(Counter::ErrorsFromNodes),
+        protocol_errors: value(Counter::ErrorsProtocol),
+        bytes_in: value(Counter::ClientBytesIn),
+        bytes_out: value(Counter::ClientBytesOut),
+        backends: value(Counter::BackendsConnected),
+        requests_in_flight: value(Counter::RequestsInFlight),
+        redirects_moved: value(Counter::RedirectsMoved),
+        retries: value(Counter::Retries),
+        timeouts: value(Counter::ErrorsTimeout),
+        backends_lost: value(Counter::BackendsLost),
+        splits: value(Counter::Splits),
+        ..Totals::default()
+    }
+}
+
+#[inline]
+fn owner_of<'a>(
+    owners: &[Owner],
+    proxies: &'a mut [Proxy],
+    id: SocketId,
+) -> Option<(&'a mut Proxy, Conn)> {
+    match owners.get(id.index as usize) {
+        Some(&Owner::Of { pool, conn }) => {
+            proxies.get_mut(usize::from(pool)).map(|proxy| (proxy, conn))
+        }
+        _ => None,
+    }
+}
+
+fn socket_of(id: SocketId) -> Socket {
+    Socket { index: id.index, generation: id.generation }
+}
+
+fn id_of(socket: Socket) -> SocketId {
+    SocketId { index: socket.index, generation: socket.generation }
+}
+
+fn to_topology(pool: u16, report: proxy::Report) -> Report {
+    match report {
+        proxy::Report::Moved { slot, endpoint, from, known } => {
+            let endpoint: Endpoint = endpoint;
+            Report::Moved { pool, slot, endpoint, from, known }
+        }
+        proxy::Report::NodeLost { address } => Report::NodeLost { pool, address },
+        proxy::Report::WantRefresh => Report::WantRefresh { pool, avoid: None },
+    }
+}
+
+/// A seed of its own for each pool.
+fn mix(seed: [u64; 4], number: u64) -> [u64; 4] {
+    seed.map(|word| word ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+/// For `BusyPoll`: a clock that counts from its first call.
+#[allow(clippy::disallowed_methods, reason = "the reactor's clock, for its spinning")]
+fn monotonic_ns() -> u64 {
+    use std::sync::OnceLock;
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}

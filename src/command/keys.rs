@@ -127,7 +127,8 @@ impl KeyError {
 
 /// Fills `out` (cleared first) with the indexes of all key words, each once, in rule order.
 ///
-/// On `KeyError::Syntax` it holds the keys that are sure so far. Sharded channels count as keys.
+/// On `KeyError::Syntax` it holds the keys that are sure so far. No keys and no error: any node
+/// will do (EVAL with none), also to say what is wrong (ZUNION 0). Sharded channels count as keys.
 pub fn keys_of(command: &Command, args: &Args, out: &mut Vec<u32>) -> Result<(), KeyError> {
     let found = collect(command.keys, args, out);
     let counts_first = match command.name {

@@ -150,7 +150,8 @@ fn class_of(flags: Flags, keys: &[KeyRule]) -> Class {
     }
 }
 
-/// Upper case, a subcommand's without the container's part. Names end up in error texts: printable ASCII only.
+/// Upper case, a subcommand's without the container's part. Names end up in error texts: printable
+/// ASCII only.
 fn read_name(value: &Value, is_sub: bool) -> Option<Box<str>> {
     let name = value.as_str()?;
     let part = match name.split_once('|') {

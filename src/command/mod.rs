@@ -6,7 +6,7 @@
 mod find;
 mod flags;
 mod keys;
-mod learned;
+pub mod learned;
 mod row;
 mod split;
 mod table;

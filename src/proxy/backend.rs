@@ -57,6 +57,10 @@ pub struct Backend {
     pub dirty: bool,
     /// Replies of the handshake still to come.
     pub handshake_left: u8,
+    /// The send under way is the handshake's: no part of the stream.
+    pub handshake_sending: bool,
+    /// In the middle of a push frame.
+    pub skipping: bool,
     pub node: u16,
     pub socket: Socket,
     head: u32,
@@ -68,6 +72,12 @@ pub struct Backend {
     pub scanner: ReplyScanner,
     pub output: Output,
     sent: VecDeque<Chunk>,
+    /// Requests refused before their send had come back.
+    pub awaiting: Vec<u32>,
+    /// Fenced: the request that is answered, but not vouched for yet.
+    pub fence_open: u32,
+    /// Fenced: whose requests are in the FIFO (index and generation).
+    pub fence_owner: (u32, u32),
     /// When it last answered, or was last given work while it had none. Milliseconds.
     pub progress_ms: u64,
     /// When it entered its phase.
@@ -87,6 +97,8 @@ impl Backend {
             version,
             dirty: false,
             handshake_left: 0,
+            handshake_sending: false,
+            skipping: false,
             node,
             socket: Socket::default(),
             head: NONE,
@@ -98,6 +110,9 @@ impl Backend {
             scanner: ReplyScanner::default(),
             output: Output::default(),
             sent: VecDeque::new(),
+            awaiting: Vec::new(),
+            fence_open: NONE,
+            fence_owner: (NONE, 0),
             progress_ms: 0,
             since_ms: 0,
             retry_at_ms: 0,
@@ -214,12 +229,16 @@ impl Backend {
         piece
     }
 
-    /// The piece taken last has been sent.
+    /// The piece taken last has been sent: kept until `retire` finds that all of it is answered.
     #[inline]
-    pub fn handle_sent(&mut self, bytes: Vec<u8>, pool: &mut Pool) {
+    pub fn keep_sent(&mut self, bytes: Vec<u8>) {
         self.output.sent();
         self.sent.push_back(Chunk { end: self.handed, bytes });
-        self.retire(pool);
+    }
+
+    /// Fenced: something is in flight, so only its owner may add to it.
+    pub fn is_fence_busy(&self) -> bool {
+        self.count > 0 || self.fence_open != NONE
     }
 
     /// Whether no byte of the request was handed to the kernel.
@@ -252,6 +271,8 @@ impl Backend {
         }
         self.scanner = ReplyScanner::default();
         self.handshake_left = 0;
+        self.handshake_sending = false;
+        self.skipping = false;
         self.answered = self.written;
         self.handed = self.written;
     }
@@ -282,16 +303,16 @@ mod tests {
         };
         let first = add(&mut backend, &mut requests, b"first");
         let second = add(&mut backend, &mut requests, b"second");
-        let place = |requests: &Requests, request: u32| {
-            (requests[request].start, requests[request].len)
-        };
+        let place =
+            |requests: &Requests, request: u32| (requests[request].start, requests[request].len);
         let (start, len) = place(&requests, second);
         assert!(backend.is_unwritten(start));
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));
         let mut pool = Pool::new(64, 1024, 4);
         let piece = backend.take_piece(&mut pool);
         assert_eq!(backend.bytes_of(start, len), None, "the kernel has them");
-        backend.handle_sent(piece, &mut pool);
+        backend.keep_sent(piece);
+        backend.retire(&mut pool);
         assert!(!backend.is_unwritten(start));
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));
         assert_eq!(backend.pop(&requests), first);

@@ -38,6 +38,8 @@ pub struct Client {
     pub phase: Phase,
     /// In the list of those that have something to send.
     pub dirty: bool,
+    /// `partial` begins with a request that may not be run yet.
+    pub held_back: bool,
     /// The driver was told to stop reading.
     pub reading_stopped: bool,
     /// Nothing further is run until all its requests are answered (whole-cluster commands).
@@ -54,6 +56,8 @@ pub struct Client {
     /// Requests that do not simply wait in the backend that the map names: held, waiting,
     /// redirected, fenced. While there is one, later requests look at their elders.
     pub irregular: u32,
+    /// Requests in state Held.
+    pub held: u32,
     /// The slot map's version when its oldest request in flight was routed.
     pub map_version: u32,
     /// Bytes of replies that came before their turn.
@@ -70,6 +74,7 @@ impl Client {
         Client {
             phase: Phase::Open,
             dirty: false,
+            held_back: false,
             reading_stopped: false,
             barrier: false,
             resuming: false,
@@ -80,6 +85,7 @@ impl Client {
             tail: NONE,
             in_flight: 0,
             irregular: 0,
+            held: 0,
             map_version: 0,
             stored: 0,
             output: Output::default(),

@@ -10,6 +10,7 @@ use super::session::ReplyMode;
 use super::types::{NO_SLOT, NONE};
 use super::{Action, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
+use crate::command::learned::LearnedCommand;
 use crate::command::{self, Args, Class, Command, KeyError, LookupError};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
 use crate::resp::{Span, Version, request};
@@ -112,7 +113,13 @@ impl Proxy {
 
     /// Runs one framed request. Its length, or `None` if it must wait for its elders.
     #[inline]
-    fn run_parsed(&mut self, c: u32, rest: &[u8], parsed: &Parsed, spans: &[Span]) -> Option<usize> {
+    fn run_parsed(
+        &mut self,
+        c: u32,
+        rest: &[u8],
+        parsed: &Parsed,
+        spans: &[Span],
+    ) -> Option<usize> {
         match *parsed {
             Parsed::Array { len, canonical: true } => {
                 let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
@@ -255,7 +262,7 @@ impl Proxy {
         self.put_back(c, partial);
     }
 
-    fn give_partial(&mut self, mut partial: Box<Partial>) {
+    pub(super) fn give_partial(&mut self, mut partial: Box<Partial>) {
         partial.bytes.clear();
         partial.args.clear();
         partial.parser = RequestParser::default();
@@ -293,7 +300,7 @@ impl Proxy {
     fn protocol_error(&mut self, c: u32, error: ProtocolError) {
         self.tally.protocol_errors += 1;
         let mut out = Vec::new();
-        errors::protocol(&mut out, &error.text());
+        error.append_reply(&mut out);
         self.reply_local(c, &out, true);
         self.clients[c].phase = Phase::Last;
         self.after_progress(c);
@@ -364,13 +371,7 @@ impl Proxy {
         ran
     }
 
-    fn run_unknown(
-        &mut self,
-        c: u32,
-        source: Source,
-        spans: &[Span],
-        error: LookupError,
-    ) -> Ran {
+    fn run_unknown(&mut self, c: u32, source: Source, spans: &[Span], error: LookupError) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
         let name = args.get(0).unwrap_or_default();
         if request::is_cross_protocol(name) {
@@ -379,26 +380,15 @@ impl Proxy {
             self.close_client(c);
             return Ran::Yes;
         }
-        if !self.clients[c].session.authenticated {
-            return self.answer_with(c, errors::noauth);
+        self.tally.commands += 1;
+        if let LookupError::UnknownCommand = error
+            && self.clients[c].session.authenticated
+            && let Some(learned) = self.learned.clone()
+            && let Some(known) = learned.find(name)
+        {
+            return self.run_learned(c, known, source, spans);
         }
-        match error {
-            LookupError::UnknownCommand => {
-                if let Some(learned) = self.learned.clone()
-                    && let Some(known) = learned.find(name)
-                {
-                    return self.run_learned(c, known, source, spans);
-                }
-                self.answer_with(c, |out| errors::unknown_command(out, &args))
-            }
-            LookupError::UnknownSubcommand(container) => {
-                let sub = args.get(1).unwrap_or_default();
-                self.answer_with(c, |out| errors::unknown_subcommand(out, container.name, sub))
-            }
-            LookupError::WrongArity(command) => {
-                self.answer_with(c, |out| errors::wrong_arity(out, command.name))
-            }
-        }
+        self.answer_with(c, |out| errors::lookup_failed(out, &error, &args))
     }
 
     /// A request whose keys must share one slot.
@@ -448,11 +438,9 @@ impl Proxy {
             _ => self.settings.split_writes,
         };
         match (found, first) {
-            (Err(error), _) => {
-                let text = key_error(&error);
-                self.answer_with(asked.client, |out| out.extend_from_slice(&text));
-                self.keys = keys;
-                return Ran::Yes;
+            // The words are in doubt (MSET with a key too many): whole to a node, which judges.
+            (Err(_), slot) => {
+                self.launch_single(asked, slot.unwrap_or_else(|| self.some_slot()), source);
             }
             (Ok(()), Some(slot)) if same => {
                 let marks = asked.marks.with(Marks::DIVISIBLE);
@@ -528,53 +516,74 @@ impl Proxy {
         Ran::Yes
     }
 
+    /// A command that only the nodes know: behind the fence, by the keys that they say it has.
     fn run_learned(
         &mut self,
         c: u32,
-        known: &'static Command,
+        known: &LearnedCommand,
         source: Source,
         spans: &[Span],
     ) -> Ran {
-        if !command::arity_ok(known, spans.len()) {
-            let args = Args { bytes: source.bytes(), spans };
-            return self.answer_with(c, |out| errors::wrong_arity_of(out, &args));
+        let args = Args { bytes: source.bytes(), spans };
+        let sub = args.get(1).and_then(|sub| known.find_sub(sub));
+        let known = sub.unwrap_or(known);
+        let command = known.stand_in();
+        match known.class() {
+            Class::Read | Class::Write if known.arity_ok(spans.len()) => (),
+            Class::Read | Class::Write => {
+                return self.answer_with(c, |out| errors::wrong_arity(out, known.name()));
+            }
+            _ => return self.answer_with(c, |out| errors::refused(out, known.name())),
         }
-        if known.class == Class::Module {
-            return self.answer_with(c, |out| errors::refused(out, known.name));
+        let mut keys = Vec::new();
+        // Where the rules fail, the node judges.
+        let _ = known.keys_of(&args, &mut keys);
+        match self.slot_of_words(&args, &keys) {
+            Ok(slot) => {
+                let marks = self.marks_of(c, command).with(Marks::FENCED);
+                let asked = Asked { client: c, command, marks };
+                self.launch_single(asked, slot.unwrap_or_else(|| self.some_slot()), source);
+                self.command_done(c);
+                Ran::Yes
+            }
+            Err(error) => self.answer_with(c, |out| out.extend_from_slice(&error)),
         }
-        let marks = self.marks_of(c, known).with(Marks::FENCED);
-        self.run_keyed(Asked { client: c, command: known, marks }, source, spans)
     }
 
     /// The one slot of a request's keys; `Ok(None)`: it has none. `Err`: the reply to give.
-    fn slot_of_keys(
-        &mut self,
-        command: &Command,
-        args: &Args,
-    ) -> Result<Option<u16>, Vec<u8>> {
+    fn slot_of_keys(&mut self, command: &Command, args: &Args) -> Result<Option<u16>, Vec<u8>> {
         if let Some(word) = command.slot_argument() {
-            let stated = args.get(usize::from(word)).and_then(|word| {
-                std::str::from_utf8(word).ok()?.parse::<u16>().ok()
-            });
+            let stated = args
+                .get(usize::from(word))
+                .and_then(|word| std::str::from_utf8(word).ok()?.parse::<u16>().ok());
             // A slot that is none: any node knows the right error.
             return Ok(Some(stated.filter(|&slot| slot < NO_SLOT).unwrap_or(0) & 0x3fff));
         }
         let mut keys = std::mem::take(&mut self.keys);
         let found = command::keys_of(command, args, &mut keys);
-        let mut slots = keys.iter().filter_map(|&key| args.get(key as usize)).map(slot_of);
-        let first = slots.next();
-        let same = first.is_none_or(|first| slots.all(|slot| slot == first));
-        self.keys = keys;
-        match found {
-            Err(error) => Err(key_error(&error)),
-            Ok(()) if same => Ok(first),
-            Ok(()) => {
-                self.tally.crossslot += 1;
+        let slot = match found.err().and_then(KeyError::text) {
+            Some(text) => {
                 let mut out = Vec::new();
-                errors::crossslot(&mut out);
+                crate::resp::write::error(&mut out, text);
                 Err(out)
             }
+            // Where the words are in doubt, the node judges.
+            None => self.slot_of_words(args, &keys),
+        };
+        self.keys = keys;
+        slot
+    }
+
+    fn slot_of_words(&mut self, args: &Args, keys: &[u32]) -> Result<Option<u16>, Vec<u8>> {
+        let mut slots = keys.iter().filter_map(|&key| args.get(key as usize)).map(slot_of);
+        let first = slots.next();
+        if first.is_none_or(|first| slots.all(|slot| slot == first)) {
+            return Ok(first);
         }
+        self.tally.crossslot += 1;
+        let mut out = Vec::new();
+        errors::crossslot(&mut out);
+        Err(out)
     }
 
     /// A slot that is served: for requests that any primary may answer.
@@ -657,12 +666,6 @@ fn fast_marks(command: &Command, version: Version) -> Marks {
         marks.set(Marks::RESP3);
     }
     marks
-}
-
-fn key_error(error: &KeyError) -> Vec<u8> {
-    let mut out = Vec::new();
-    crate::resp::write::error(&mut out, error.text());
-    out
 }
 
 fn encode(parts: &[&[u8]], out: &mut Vec<u8>, args: &mut Vec<Span>) {

@@ -22,6 +22,7 @@
 
 pub mod backend;
 pub mod client;
+mod clients;
 mod connect;
 mod deliver;
 mod dispatch;
@@ -83,6 +84,33 @@ pub struct Tally {
     pub bytes_to_nodes: u64,
 }
 
+impl Tally {
+    /// Adds another's counts.
+    pub fn add(&mut self, other: &Tally) {
+        self.commands += other.commands;
+        self.commands_local += other.commands_local;
+        self.error_replies += other.error_replies;
+        self.redirects += other.redirects;
+        self.retries += other.retries;
+        self.splits += other.splits;
+        self.crossslot += other.crossslot;
+        self.lost += other.lost;
+        self.timeouts += other.timeouts;
+        self.fence_breaches += other.fence_breaches;
+        self.protocol_errors += other.protocol_errors;
+        self.clients_total += other.clients_total;
+        self.clients_refused += other.clients_refused;
+        self.clients_over_limit += other.clients_over_limit;
+        self.backend_connects += other.backend_connects;
+        self.backend_failures += other.backend_failures;
+        self.backend_surprises += other.backend_surprises;
+        self.bytes_from_clients += other.bytes_from_clients;
+        self.bytes_to_clients += other.bytes_to_clients;
+        self.bytes_from_nodes += other.bytes_from_nodes;
+        self.bytes_to_nodes += other.bytes_to_nodes;
+    }
+}
+
 /// A leg that waits for time or for a new map.
 #[derive(Copy, Clone, Debug)]
 struct Wait {
@@ -123,16 +151,18 @@ pub struct Proxy {
     keys: Vec<u32>,
     inline: Vec<u8>,
     scratch: Vec<u8>,
+    merged: Vec<u8>,
+    lost: Vec<(u32, bool, Option<Vec<u8>>)>,
     cut: Cut,
     random: RandomState,
     random_count: u64,
-    /// `dispatch`'s table by command id.
-    fast: Box<[dispatch::Fast]>,
     limits: RequestLimits,
     limits_unauthenticated: RequestLimits,
     next_client_id: u64,
     client_id_step: u64,
     draining: bool,
+    /// Somebody waits for the end of a send that may be over as soon as it is submitted.
+    urgent: bool,
     pub tally: Tally,
 }
 
@@ -183,15 +213,17 @@ impl Proxy {
             keys: Vec::new(),
             inline: Vec::new(),
             scratch: Vec::new(),
+            merged: Vec::new(),
+            lost: Vec::new(),
             cut: Cut::default(),
             random: RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]),
             random_count: 0,
-            fast: dispatch::fast_table(&settings),
             limits,
             limits_unauthenticated: RequestLimits::unauthenticated(),
             next_client_id: first_client_id,
             client_id_step,
             draining: false,
+            urgent: false,
             tally: Tally::default(),
             settings,
         }
@@ -220,7 +252,7 @@ impl Proxy {
     /// The line that a refused client is sent.
     pub fn refusal() -> Vec<u8> {
         let mut out = Vec::new();
-        local::errors::max_clients(&mut out);
+        local::errors::maxclients(&mut out);
         out
     }
 
@@ -389,6 +421,7 @@ impl Proxy {
     pub fn flush(&mut self, actions: &mut Vec<Action>) {
         while let Some(c) = self.resuming.pop() {
             self.clients[c].resuming = false;
+            self.release_held(c);
             self.resume(c);
         }
         let mut dirty = std::mem::take(&mut self.dirty_backends);
@@ -404,6 +437,11 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
+    /// Whether the driver should look for ended sends right after submitting them, without sleep.
+    pub fn take_urgent(&mut self) -> bool {
+        std::mem::take(&mut self.urgent)
+    }
+
     fn flush_client(&mut self, c: u32) {
         let client = &mut self.clients[c];
         client.dirty = false;
@@ -412,6 +450,8 @@ impl Proxy {
         }
         if client.output.has_to_send() {
             let bytes = client.output.take(&mut self.client_pool);
+            self.urgent |=
+                client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;
             self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
         } else if client.phase == Phase::Last && client.is_done() {
@@ -449,11 +489,12 @@ impl Proxy {
             let idle_over = idle > 0
                 && client.head == NONE
                 && now.saturating_sub(client.session.active_ms) > idle;
-            let stalled = client.output.pending() >= soft
-                && now.saturating_sub(client.progress_ms) > stall;
+            let stalled =
+                client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;
             idle_over || stalled
         };
-        let over: Vec<u32> = self.clients.indexes().filter(|&c| is_over(&self.clients[c])).collect();
+        let over: Vec<u32> =
+            self.clients.indexes().filter(|&c| is_over(&self.clients[c])).collect();
         for c in over {
             self.tally.clients_over_limit += 1;
             self.close_client(c);

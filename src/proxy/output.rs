@@ -69,6 +69,7 @@ pub struct Output {
     tail: Vec<u8>,
     uncommitted: usize,
     /// Whole pieces before `tail`.
+    #[allow(clippy::box_collection, reason = "an idle connection holds a pointer only")]
     queue: Option<Box<VecDeque<Vec<u8>>>>,
     queued_bytes: usize,
     /// Bytes that the kernel has.

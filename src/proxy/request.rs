@@ -22,6 +22,8 @@ pub enum State {
     Held,
     /// Waits for time or for a new map; owns its bytes.
     Waiting,
+    /// Waits for a free fenced backend; owns its bytes.
+    Queued,
     /// In a backend's FIFO: written, or about to be.
     InFlight,
     /// Waits for its parts.
@@ -51,12 +53,16 @@ impl Marks {
     pub const INTERNAL: Marks = Marks(64);
     /// Sent to `node` whatever the map says (SCRIPT LOAD to replicas).
     pub const BY_NODE: Marks = Marks(128);
-    /// The reply is an error that we made up or decided to show: not classified again.
+    /// Its client speaks RESP3.
     pub const RESP3: Marks = Marks(256);
     /// Goes after ASKING to the node that was named.
     pub const ASKING: Marks = Marks(512);
     /// May be asked for key by key when TRYAGAIN stays (classes C, D, E).
     pub const DIVISIBLE: Marks = Marks(1024);
+    /// Waits until the topology thread has looked whether the redirect's target is a node.
+    pub const CONFIRMING: Marks = Marks(2048);
+    /// An error of this part is none of the whole (SCRIPT LOAD at an unreachable replica).
+    pub const OPTIONAL: Marks = Marks(4096);
 
     #[inline]
     pub fn has(self, other: Marks) -> bool {

@@ -215,17 +215,23 @@ impl RequestParser {
             Kind::Count => return self.count(bytes, limits, args),
             Kind::Arguments => {}
         }
-        if let Some(length) = self.awaited {
-            let end = place.at + length as usize;
-            let Some(terminator) = bytes.get(end..end + 2) else {
-                return Ok(incomplete(end + 2, place.remaining - 1));
-            };
-            args.push(Span { start: place.at as u32, end: end as u32 });
-            place.at = end + 2;
-            place.remaining -= 1;
-            place.loose |= terminator != b"\r\n";
-            self.awaited = None;
-        }
+        // Either the bytes of an argument were awaited, or the rest of the line with its length.
+        let (length, start) = match self.awaited {
+            Some(length) => (length as usize, place.at),
+            None => match self.bulk_length(bytes, limits, &mut place)? {
+                Some(found) => found,
+                None => return Ok(incomplete(place.at, place.remaining)),
+            },
+        };
+        let end = start + length;
+        let Some(terminator) = bytes.get(end..end + 2) else {
+            return Ok(self.await_bytes(place, start, length));
+        };
+        args.push(Span { start: start as u32, end: end as u32 });
+        place.at = end + 2;
+        place.remaining -= 1;
+        place.loose |= terminator != b"\r\n";
+        self.awaited = None;
         self.arguments(bytes, limits, args, place)
     }
 
@@ -266,11 +272,7 @@ impl RequestParser {
                 Some(b"\r\n") => {}
                 Some(_) => place.loose = true,
                 None => {
-                    place.at = start;
-                    self.kind = Kind::Arguments;
-                    self.place = place;
-                    self.awaited = Some(length as u32);
-                    return Ok(incomplete(end + 2, place.remaining - 1));
+                    return Ok(self.await_bytes(place, start, length));
                 }
             }
             args.push(Span { start: start as u32, end: end as u32 });
@@ -281,6 +283,15 @@ impl RequestParser {
             *self = Self::default();
         }
         Ok(Parsed::Array { len: place.at, canonical: !place.loose })
+    }
+
+    /// Notes that the argument at `start` has not come whole.
+    #[cold]
+    fn await_bytes(&mut self, place: Place, start: usize, length: usize) -> Parsed {
+        self.kind = Kind::Arguments;
+        self.place = Place { at: start, ..place };
+        self.awaited = Some(length as u32);
+        incomplete(start + length + 2, place.remaining - 1)
     }
 
     /// Any `$…` line, the slow and exact way: length and where the bytes start. `None`: the line

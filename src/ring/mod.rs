@@ -1,1 +1,546 @@
-//! Room `ring`.
+//! The kernel's edge: one ring per reactor, its sockets, the buffers that the kernel holds.
+//!
+//! A caller asks for operations on sockets and is told events; how they are armed, re-armed,
+//! cancelled and counted is settled here (research/io-uring.md 8). The only `unsafe` of the crate.
+//! Not here: RESP, connections' meaning, time (`reactor` reads the clock).
+
+mod buffers;
+mod probe;
+mod queue;
+mod setup;
+pub mod signals;
+mod socket;
+mod system;
+mod table;
+mod take;
+mod token;
+mod wake;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
+use std::os::fd::RawFd;
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+pub use buffers::BufferRef;
+pub use probe::Facts;
+pub use probe::Finding;
+pub use probe::explain;
+pub use probe::read_facts;
+pub use probe::report;
+pub use setup::Granted;
+pub use setup::RingError;
+pub use setup::RingSettings;
+pub use socket::ConnectOptions;
+pub use socket::Listener;
+pub use socket::listen;
+pub use socket::somaxconn;
+pub use system::raise_descriptor_limit;
+pub use table::SocketId;
+pub use wake::Waker;
+
+use buffers::Buffers;
+use queue::Completion;
+use queue::Op;
+use queue::Wait;
+use setup::Kernel;
+use table::Receive;
+use table::Send;
+use table::Table;
+use token::Kind;
+use token::Token;
+
+/// What has happened. After `close(id)`: at most one `Sent`, then `Gone`.
+#[derive(Debug)]
+pub enum Event {
+    /// A client; nothing is read before `receive(id, ..)`.
+    Accepted { id: SocketId, listener: u32 },
+    /// Look at it with `bytes`, then `give_back` it: in this turn, unless it must be kept.
+    Received { id: SocketId, buffer: BufferRef },
+    /// No more will be received: end of the stream, or an errno. The socket is still to be closed.
+    End { id: SocketId, error: Option<i32> },
+    /// The send is over, its buffer comes back. `ok`: all of it is with the kernel.
+    Sent { id: SocketId, buffer: Vec<u8>, ok: bool },
+    /// Connected, or an errno; then the socket is still to be closed.
+    Connected { id: SocketId, result: Result<(), i32> },
+    /// The kernel holds nothing of it any more; its index may be used again from now on.
+    Gone { id: SocketId },
+    /// Somebody called `Waker::wake`.
+    Woken,
+    /// This listener accepts nothing until `accept_again`. EMFILE, ENFILE: wait 100 ms first.
+    AcceptFailed { listener: u32, errno: i32 },
+}
+
+// A turn moves thousands of these.
+const _: () = assert!(size_of::<Event>() <= 40);
+
+/// A wait without sleeping, before the real one.
+#[derive(Copy, Clone, Debug)]
+pub struct BusyPoll {
+    pub limit: Duration,
+    /// Monotonic nanoseconds: this room reads no clock of its own.
+    pub clock: fn() -> u64,
+}
+
+/// Counted since the start of the ring.
+#[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// io_uring_enter(2).
+    pub enters: u64,
+    pub completions: u64,
+    /// Receives that found no buffer.
+    pub enobufs: u64,
+    /// Times that the completion queue was too small.
+    pub overflows: u64,
+    /// Multishots that ended by themselves and were armed anew.
+    pub rearms: u64,
+    /// Sends that did not go out at once.
+    pub short_sends: u64,
+    pub cancels: u64,
+    /// Completions of sockets that are no more. Expected to stay 0.
+    pub stale: u64,
+    /// Waits that spinning made unnecessary.
+    pub spin_hits: u64,
+}
+
+struct Accepting {
+    /// None: stopped.
+    fd: Option<OwnedFd>,
+    address: SocketAddr,
+    armed: bool,
+    stopping: bool,
+}
+
+impl Accepting {
+    fn raw_fd(&self) -> RawFd {
+        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+}
+
+/// See the module. Not `Send`: it belongs to the thread that made it.
+pub struct Ring {
+    // Dropped first: the kernel's side ends before the memory that it knows.
+    kernel: Kernel,
+    buffers: Buffers,
+    table: Table,
+    listeners: Vec<Accepting>,
+    waker: Waker,
+    wake_armed: bool,
+    /// Held open so that there is one descriptor to accept and refuse with.
+    spare: Option<OwnedFd>,
+    /// Addresses of connects under way, by socket index.
+    connecting: Vec<(u32, Box<socket2::SockAddr>)>,
+    /// Sockets whose receive waits for buffers, oldest first. Entries may be out of date.
+    starved: VecDeque<SocketId>,
+    /// First attempts of sends: position in the submission queue, socket index.
+    issued: Vec<(u32, u32)>,
+    /// Entries ever pushed, modulo 2^32.
+    pushed: u32,
+    /// Sockets whose send went out at once, to be reported.
+    finished: Vec<u32>,
+    finished_at: usize,
+    /// Completions fetched and not yet taken.
+    batch: Vec<Completion>,
+    batch_at: usize,
+    gone: VecDeque<SocketId>,
+    /// Sends that were refused at once.
+    refused: VecDeque<(SocketId, Vec<u8>, bool)>,
+    /// Somebody waits for the end of a send: the next enter does not sleep.
+    urgent: bool,
+    stopping: bool,
+    fatal: Option<io::Error>,
+    enter_flags: u32,
+    counters: Counters,
+}
+
+impl Ring {
+    /// In the thread that will use it. The error names cause and remedy.
+    pub fn new(settings: &RingSettings) -> Result<Ring, RingError> {
+        static RINGS: AtomicU16 = AtomicU16::new(0);
+        let number = RINGS.fetch_add(1, Ordering::Relaxed);
+        let kernel = Kernel::new(settings)?;
+        let buffers =
+            Buffers::new(settings.buffer_size, settings.buffer_count, settings.huge_pages, number)
+                .map_err(|error| setup::buffers_error(&error))?;
+        kernel.register(&buffers)?;
+        let waker = Waker::new().map_err(|error| setup::descriptor_error(&error))?;
+        let spare = socket::spare_descriptor().map_err(|error| setup::descriptor_error(&error))?;
+        let enter_flags = Ring::flags_for(kernel.granted.no_iowait);
+        let mut ring = Ring {
+            kernel,
+            buffers,
+            table: Table::default(),
+            listeners: Vec::new(),
+            waker,
+            wake_armed: true,
+            spare: Some(spare),
+            connecting: Vec::new(),
+            starved: VecDeque::new(),
+            issued: Vec::new(),
+            pushed: 0,
+            finished: Vec::new(),
+            finished_at: 0,
+            batch: Vec::new(),
+            batch_at: 0,
+            gone: VecDeque::new(),
+            refused: VecDeque::new(),
+            urgent: false,
+            stopping: false,
+            fatal: None,
+            enter_flags,
+            counters: Counters::default(),
+        };
+        ring.push(Op::Wake);
+        Ok(ring)
+    }
+
+    /// What the kernel granted of what was wished.
+    pub fn granted(&self) -> Granted {
+        self.kernel.granted
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Sockets between accept or connect and `Gone`.
+    pub fn sockets(&self) -> usize {
+        self.table.len()
+    }
+
+    /// For other threads to wake this ring.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    // --- accepting --------------------------------------------------------------------------
+
+    /// Accepts from now on. Returns the number that events call this listener by: 0, 1, …
+    pub fn listen(&mut self, listener: Listener) -> u32 {
+        let index = self.listeners.len() as u32;
+        let address = listener.address();
+        let fd = Some(listener.fd);
+        self.listeners.push(Accepting { fd, address, armed: false, stopping: false });
+        self.arm_accept(index);
+        index
+    }
+
+    /// The address that a listener of this ring is bound to.
+    pub fn listener_address(&self, listener: u32) -> Option<SocketAddr> {
+        self.listeners.get(listener as usize).map(|of| of.address)
+    }
+
+    /// After `AcceptFailed`, once the reason may be gone.
+    pub fn accept_again(&mut self, listener: u32) {
+        self.arm_accept(listener);
+    }
+
+    /// After `AcceptFailed` with EMFILE or ENFILE: closes one waiting connection, with a
+    /// descriptor kept for this, so that its client need not wait for nothing.
+    /// WouldBlock: none waits.
+    pub fn refuse_one(&mut self, listener: u32) -> io::Result<()> {
+        self.accept_and_drop(listener)
+    }
+
+    /// Accepts no more and closes the listeners. Connections that were accepted already may still
+    /// come out as events.
+    pub fn stop_listening(&mut self) {
+        for index in 0..self.listeners.len() as u32 {
+            let listener = &mut self.listeners[index as usize];
+            if listener.stopping {
+                continue;
+            }
+            listener.stopping = true;
+            if listener.armed {
+                self.cancel(Token { kind: Kind::Accept, generation: 0, index });
+            } else {
+                listener.fd = None;
+            }
+        }
+    }
+
+    fn arm_accept(&mut self, index: u32) {
+        let Some(listener) = self.listeners.get_mut(index as usize) else { return };
+        if !listener.armed && !listener.stopping && listener.fd.is_some() {
+            listener.armed = true;
+            self.push(Op::Accept(index));
+        }
+    }
+
+    // --- sockets ----------------------------------------------------------------------------
+
+    /// Starts to connect; `Connected` follows. To give up in time: `close`.
+    pub fn connect(
+        &mut self,
+        address: &SocketAddr,
+        options: &ConnectOptions,
+    ) -> io::Result<SocketId> {
+        let id = self.table.add(socket::node_socket(address, options)?);
+        self.connecting.push((id.index, Box::new((*address).into())));
+        self.table.at(id.index).connecting = true;
+        self.push(Op::Connect(id.index));
+        Ok(id)
+    }
+
+    /// Takes over a connected, blocking socket that was made elsewhere.
+    pub fn adopt(&mut self, fd: OwnedFd) -> SocketId {
+        self.table.add(fd)
+    }
+
+    /// Receives from now on. `poll_first`: nothing is expected to be there yet, as on a client
+    /// just accepted; not for a node that was just written to. After `pause`: goes on.
+    pub fn receive(&mut self, id: SocketId, poll_first: bool) {
+        let Some(socket) = self.table.open(id) else { return };
+        match socket.receive {
+            Receive::Off => {
+                socket.receive = Receive::Armed;
+                self.push(Op::Receive { index: id.index, poll_first });
+            }
+            Receive::Stopping => socket.receive = Receive::Restarting,
+            Receive::Armed | Receive::Starved | Receive::Restarting | Receive::Ended => {}
+        }
+    }
+
+    /// Receives no more until `resume`. What has arrived by then is still told, its end as well.
+    pub fn pause(&mut self, id: SocketId) {
+        let Some(socket) = self.table.open(id) else { return };
+        match socket.receive {
+            Receive::Armed => {
+                socket.receive = Receive::Stopping;
+                self.cancel(id.token(Kind::Receive));
+            }
+            Receive::Starved => socket.receive = Receive::Off,
+            Receive::Restarting => socket.receive = Receive::Stopping,
+            Receive::Off | Receive::Stopping | Receive::Ended => {}
+        }
+    }
+
+    pub fn resume(&mut self, id: SocketId) {
+        self.receive(id, false);
+    }
+
+    /// Sends all of `buffer`; `Sent` gives it back. It leaves at the next `enter`; what goes out
+    /// at once is reported when that returns.
+    ///
+    /// One send per socket at a time, else panics: two would be mixed up (io-uring.md 0.4). A
+    /// socket that is closing or gone: `Sent` with `ok` false.
+    pub fn send(&mut self, id: SocketId, buffer: Vec<u8>) {
+        let Some(socket) = self.table.open(id) else {
+            return self.refused.push_back((id, buffer, false));
+        };
+        assert!(socket.send == Send::None, "two sends at once on one socket");
+        if buffer.is_empty() {
+            return self.refused.push_back((id, buffer, true));
+        }
+        socket.send = Send::Fast;
+        socket.buffer = buffer;
+        socket.sent = 0;
+        self.push(Op::Send(id.index));
+    }
+
+    /// Whether a send of this socket has not been reported yet.
+    pub fn is_sending(&mut self, id: SocketId) -> bool {
+        self.table.get(id).is_some_and(|socket| socket.send != Send::None)
+    }
+
+    /// Ends it now: nothing more is received or sent, also not what `send` was given after the
+    /// last `enter`. `Gone` follows, and only then may the index be used again.
+    pub fn close(&mut self, id: SocketId) {
+        let Some(socket) = self.table.open(id) else { return };
+        socket.closing = true;
+        if let Some(fd) = &socket.fd {
+            socket::shut_down(fd);
+        }
+        let (receive, send, connecting) = (socket.receive, socket.send, socket.connecting);
+        match receive {
+            Receive::Armed | Receive::Restarting => socket.receive = Receive::Stopping,
+            Receive::Starved => socket.receive = Receive::Off,
+            Receive::Off | Receive::Stopping | Receive::Ended => {}
+        }
+        if receive == Receive::Armed {
+            self.cancel(id.token(Kind::Receive));
+        }
+        if send == Send::Rest {
+            self.cancel(id.token(Kind::SendRest));
+        }
+        if connecting {
+            self.cancel(id.token(Kind::Connect));
+        }
+        self.finish(id);
+    }
+
+    /// As `close`, once what is being sent is out or has failed.
+    pub fn close_after_send(&mut self, id: SocketId) {
+        let Some(socket) = self.table.open(id) else { return };
+        if socket.send == Send::None {
+            return self.close(id);
+        }
+        socket.close_after_send = true;
+        // The end of any other send is a completion, which ends the wait.
+        self.urgent |= socket.send == Send::Fast;
+    }
+
+    fn cancel(&mut self, target: Token) {
+        self.counters.cancels += 1;
+        self.push(Op::Cancel(target));
+    }
+
+    /// getpeername(2).
+    pub fn peer_address(&mut self, id: SocketId) -> io::Result<SocketAddr> {
+        socket::peer_address(self.descriptor(id)?)
+    }
+
+    /// getsockname(2).
+    pub fn local_address(&mut self, id: SocketId) -> io::Result<SocketAddr> {
+        socket::local_address(self.descriptor(id)?)
+    }
+
+    fn descriptor(&mut self, id: SocketId) -> io::Result<&OwnedFd> {
+        self.table
+            .get(id)
+            .and_then(|socket| socket.fd.as_ref())
+            .ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+
+    // --- the turn ---------------------------------------------------------------------------
+
+    /// Submits what was asked for and waits for an event, at most for `timeout` (None: for ever).
+    /// Does not wait if events are there already. May return without any.
+    ///
+    /// A send that goes out at once ends no wait: whoever waits for such a `Sent` in order to act
+    /// passes a `timeout` of zero (`close_after_send` needs no such care).
+    /// An error is final: the ring is broken.
+    pub fn enter(&mut self, timeout: Option<Duration>, busy: Option<BusyPoll>) -> io::Result<()> {
+        if let Some(error) = self.fatal.take() {
+            return Err(error);
+        }
+        let left_starving = self.feed_starved();
+        let waits =
+            !(self.urgent || left_starving || self.has_events()) && timeout != Some(Duration::ZERO);
+        if !waits {
+            return self.submit(Wait::No);
+        }
+        if let Some(busy) = busy {
+            self.submit(Wait::No)?;
+            if self.batch_at < self.batch.len() {
+                return Ok(());
+            }
+            if self.spin(&busy, timeout) {
+                self.counters.spin_hits += 1;
+                return self.submit(Wait::No);
+            }
+        }
+        self.submit(Wait::For(timeout))
+    }
+
+    /// The next event of this turn; None: `enter` again.
+    #[inline]
+    pub fn next_event(&mut self) -> Option<Event> {
+        // Sends first: their buffers and sockets are of use for the rest of the turn.
+        while let Some(&index) = self.finished.get(self.finished_at) {
+            self.finished_at += 1;
+            if let Some(event) = self.take_finished(index) {
+                return Some(event);
+            }
+        }
+        if self.finished_at > 0 {
+            self.finished.clear();
+            self.finished_at = 0;
+        }
+        while let Some(&completion) = self.batch.get(self.batch_at) {
+            self.batch_at += 1;
+            if let Some(event) = self.take(completion) {
+                return Some(event);
+            }
+        }
+        self.late_event()
+    }
+
+    fn late_event(&mut self) -> Option<Event> {
+        if let Some((id, buffer, ok)) = self.refused.pop_front() {
+            return Some(Event::Sent { id, buffer, ok });
+        }
+        let id = self.gone.pop_front()?;
+        self.table.release(id);
+        Some(Event::Gone { id })
+    }
+
+    fn has_events(&self) -> bool {
+        self.finished_at < self.finished.len()
+            || self.batch_at < self.batch.len()
+            || !self.gone.is_empty()
+            || !self.refused.is_empty()
+    }
+
+    /// The bytes of a `Received`.
+    #[inline]
+    pub fn bytes(&self, buffer: &BufferRef) -> &[u8] {
+        self.buffers.bytes(buffer)
+    }
+
+    /// The kernel may fill this buffer again.
+    #[inline]
+    pub fn give_back(&mut self, buffer: BufferRef) {
+        self.buffers.give_back(buffer);
+    }
+
+    /// Arms sockets that had found no buffer, oldest first, no more of them than there are buffers
+    /// now. True: some are left although there are buffers, so the ring must not sleep.
+    fn feed_starved(&mut self) -> bool {
+        if self.starved.is_empty() {
+            return false;
+        }
+        for _ in 0..self.buffers.available() {
+            let Some(id) = self.starved.pop_front() else { break };
+            let Some(socket) = self.table.open(id) else { continue };
+            if socket.receive == Receive::Starved {
+                socket.receive = Receive::Armed;
+                self.counters.rearms += 1;
+                // Else it would fail at once if the others have taken all buffers (io-uring.md 4).
+                self.push(Op::Receive { index: id.index, poll_first: true });
+            }
+        }
+        !self.starved.is_empty() && self.buffers.available() > 0
+    }
+}
+
+impl Drop for Ring {
+    /// Takes every operation back, so that the kernel holds no memory of ours; what it does not
+    /// let go of in time is leaked.
+    fn drop(&mut self) {
+        self.stopping = true;
+        self.stop_listening();
+        if self.wake_armed {
+            self.cancel(Token { kind: Kind::Wake, generation: 0, index: 0 });
+        }
+        for id in self.table.living() {
+            self.close(id);
+        }
+        for _ in 0..100 {
+            while let Some(event) = self.next_event() {
+                match event {
+                    Event::Received { buffer, .. } => self.give_back(buffer),
+                    Event::Accepted { id, .. } => self.close(id),
+                    _ => {}
+                }
+            }
+            let armed = self.wake_armed || self.listeners.iter().any(|of| of.armed);
+            if !armed && self.table.len() == 0 && self.kernel.sq.is_empty() {
+                return;
+            }
+            if self.enter(Some(Duration::from_millis(20)), None).is_err() {
+                break;
+            }
+        }
+        self.buffers.leak();
+        std::mem::forget(std::mem::take(&mut self.table));
+        std::mem::forget(std::mem::take(&mut self.connecting));
+    }
+}

@@ -1,0 +1,384 @@
+//! `ringway check`: reads what a host offers, says what is wanted, why, and how to change it.
+//!
+//! Not here: changing anything (`tuning/`), trying the ring out (`ring`), asking the cluster.
+
+use std::fmt::{self, Write as _};
+use std::fs;
+use std::path::Path;
+
+use crate::config::Config;
+use crate::ring;
+
+/// What a fact means for us.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Verdict {
+    Ok,
+    /// It will run, and could run better.
+    Warn,
+    /// It will not run.
+    Fail,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Ok => "ok  ",
+            Verdict::Warn => "warn",
+            Verdict::Fail => "FAIL",
+        })
+    }
+}
+
+/// One line of the report; the last three are shown where something is to be changed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fact {
+    pub verdict: Verdict,
+    pub name: String,
+    pub value: String,
+    pub wanted: String,
+    pub why: String,
+    pub how: String,
+}
+
+/// All facts of this host for this configuration.
+pub fn check(config: &Config) -> Vec<Fact> {
+    let mut facts = ring_facts();
+    facts.push(descriptors(config, &read("/proc/self/limits")));
+    facts.extend(reactors(config));
+    facts.extend(SYSCTLS.iter().filter_map(|sysctl| sysctl.judge(&read(&sysctl.path()))));
+    facts.extend(host_facts());
+    facts
+}
+
+/// The report as text, and whether the proxy can run here.
+pub fn report(facts: &[Fact]) -> (String, bool) {
+    let mut out = String::new();
+    let width = facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
+    for fact in facts {
+        let _ = writeln!(out, "{}  {:width$}  {}", fact.verdict, fact.name, fact.value);
+        if fact.verdict == Verdict::Ok {
+            continue;
+        }
+        for (title, text) in [("wanted", &fact.wanted), ("why", &fact.why), ("how", &fact.how)] {
+            if !text.is_empty() {
+                let _ = writeln!(out, "      {title:<6}  {text}");
+            }
+        }
+    }
+    let count = |verdict| facts.iter().filter(|fact| fact.verdict == verdict).count();
+    let (warn, fail) = (count(Verdict::Warn), count(Verdict::Fail));
+    let end = match (fail, warn) {
+        (0, 0) => "Ready.".to_string(),
+        (0, warn) => format!("Ready, with {warn} remark(s). Nothing was changed."),
+        (fail, warn) => {
+            format!("Not ready: {fail} fault(s), {warn} remark(s). Nothing was changed.")
+        }
+    };
+    let _ = writeln!(out, "\n{end}");
+    (out, fail == 0)
+}
+
+/// Bytes of memory that this process may use: the host's, or less if the cgroup says so. None if
+/// neither can be read.
+pub fn memory_bytes() -> Option<u64> {
+    let meminfo = read("/proc/meminfo");
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    // In a container the own cgroup is mounted as the root: version 2, then version 1.
+    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let limits = limits.iter().filter_map(|path| read(path).trim().parse::<u64>().ok());
+    total.and_then(|kib| kib.checked_mul(1024)).into_iter().chain(limits).min()
+}
+
+/// What only a ring itself can tell. The one that decides is whether there is a ring at all.
+fn ring_facts() -> Vec<Fact> {
+    let deciding = ["io_uring", "io_uring operations"];
+    let to_fact = |finding: ring::Finding| Fact {
+        verdict: match (finding.ok, deciding.contains(&finding.name)) {
+            (true, _) => Verdict::Ok,
+            (false, true) => Verdict::Fail,
+            (false, false) => Verdict::Warn,
+        },
+        name: finding.name.to_string(),
+        value: finding.value,
+        wanted: String::new(),
+        why: String::new(),
+        how: finding.advice.unwrap_or_default(),
+    };
+    // Descriptors are judged below, where `maxclients` is known.
+    ring::report().into_iter().filter(|finding| finding.name != "nofile").map(to_fact).collect()
+}
+
+/// Whether the hard limit of descriptors leaves room for `maxclients`.
+fn descriptors(config: &Config, limits: &str) -> Fact {
+    // Clients, two protocols and some private connections to each node and reactor, and spares.
+    let wanted = u64::from(config.process.maxclients) + 1024;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let hard = line.and_then(|line| line.split_whitespace().nth(1)).unwrap_or("unknown");
+    let enough = hard == "unlimited" || hard.parse::<u64>().map_or(true, |hard| hard >= wanted);
+    Fact {
+        verdict: if enough { Verdict::Ok } else { Verdict::Warn },
+        name: "open files (hard limit)".to_string(),
+        value: hard.to_string(),
+        wanted: format!("{wanted} or more"),
+        why: format!(
+            "each client and each node connection takes one; maxclients is {}",
+            config.process.maxclients
+        ),
+        how: "LimitNOFILE= (systemd), --ulimit nofile= (docker), or a lower maxclients".to_string(),
+    }
+}
+
+/// Whether the CPUs asked for are there.
+fn reactors(config: &Config) -> Option<Fact> {
+    let status = read("/proc/self/status");
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim();
+    let allowed_cpus = cpu_list(allowed);
+    let process = &config.process;
+    let missing = process.cpus.0.iter().filter(|cpu| !allowed_cpus.contains(cpu)).count();
+    let asked = process.reactors as usize;
+    let verdict = match (missing, asked > allowed_cpus.len()) {
+        (1.., _) => Verdict::Fail,
+        (0, true) => Verdict::Warn,
+        (0, false) => Verdict::Ok,
+    };
+    Some(Fact {
+        verdict,
+        name: "CPUs that we may use".to_string(),
+        value: format!("{allowed} ({})", allowed_cpus.len()),
+        wanted: if missing > 0 { "all of `cpus`" } else { "one for each reactor" }.to_string(),
+        why: "each reactor is pinned; two on one CPU wait for each other".to_string(),
+        how: "other `cpus` or `reactors`, or a larger cpuset".to_string(),
+    })
+}
+
+/// `0,2-3` as the kernel writes it.
+fn cpu_list(text: &str) -> Vec<usize> {
+    let mut cpus = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(from), Ok(to)) = (from.trim().parse::<usize>(), to.trim().parse::<usize>()) {
+            cpus.extend(from..=to);
+        }
+    }
+    cpus
+}
+
+/// How a sysctl's value is judged. All of them only ever warn.
+enum Want {
+    AtLeast(u64),
+    Is(u64),
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// The third number: for `tcp_rmem` and its like.
+    LastAtLeast(u64),
+}
+
+/// One row: research/io-uring.md section 6.
+struct Sysctl {
+    name: &'static str,
+    want: Want,
+    why: &'static str,
+}
+
+const SYSCTLS: [Sysctl; 11] = [
+    Sysctl {
+        name: "net.core.somaxconn",
+        want: Want::AtLeast(4096),
+        why: "caps the queue of new clients; when it is full, a wave of reconnects is dropped",
+    },
+    Sysctl {
+        name: "net.ipv4.tcp_max_syn_backlog",
+        want: Want::AtLeast(2048),
+        why: "caps half-open connections in a wave of reconnects",
+    },
+    Sysctl {
+        name: "net.ipv4.tcp_syncookies",
+        want: Want::Is(1),
+        why: "the fallback when the queue of half-open connections is full",
+    },
+    Sysctl {
+        name: "net.ipv4.tcp_slow_start_after_idle",
+        want: Want::Is(0),
+        why: "with 1, a connection starts slowly after each pause: large replies take more rounds",
+    },
+    Sysctl {
+        name: "net.ipv4.tcp_rmem",
+        want: Want::LastAtLeast(4 << 20),
+        why: "bounds what the kernel's own tuning may give a connection for receiving",
+    },
+    Sysctl {
+        name: "net.ipv4.tcp_wmem",
+        want: Want::LastAtLeast(4 << 20),
+        why: "bounds what the kernel's own tuning may give a connection for sending",
+    },
+    Sysctl {
+        name: "net.core.netdev_max_backlog",
+        want: Want::AtLeast(1000),
+        why: "packets that wait for a CPU; drops show in /proc/net/softnet_stat, column 2",
+    },
+    Sysctl {
+        name: "net.ipv4.tcp_migrate_req",
+        want: Want::Is(1),
+        why: "with 0, clients that wait at a reactor's socket are reset when it closes (drain)",
+    },
+    Sysctl {
+        name: "net.core.busy_read",
+        want: Want::Is(0),
+        why: "spinning for every socket of the host burns CPU; use busy_poll_us instead",
+    },
+    Sysctl {
+        name: "net.ipv4.tcp_congestion_control",
+        want: Want::Word(&["cubic", "dctcp", "bbr", "reno"]),
+        why: "cubic or dctcp in a data centre; pacing does nothing for small messages",
+    },
+    Sysctl {
+        name: "fs.file-max",
+        want: Want::AtLeast(65_536),
+        why: "descriptors of the whole host",
+    },
+];
+
+impl Sysctl {
+    fn path(&self) -> String {
+        format!("/proc/sys/{}", self.name.replace('.', "/"))
+    }
+
+    /// None: this kernel does not have it.
+    fn judge(&self, text: &str) -> Option<Fact> {
+        let value = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let number = |text: &str| text.parse::<u64>().ok();
+        let last = value.rsplit(' ').next().unwrap_or_default();
+        let (good, wanted, set) = match &self.want {
+            Want::AtLeast(least) => {
+                (number(&value)? >= *least, format!("{least} or more"), least.to_string())
+            }
+            Want::Is(exact) => (number(&value)? == *exact, exact.to_string(), exact.to_string()),
+            Want::LastAtLeast(least) => {
+                let set = format!("'{} {least}'", value.rsplit_once(' ')?.0);
+                (number(last)? >= *least, format!("last number {least} or more"), set)
+            }
+            Want::Word(words) => {
+                (words.contains(&value.as_str()), words.join(" or "), words.first()?.to_string())
+            }
+        };
+        Some(Fact {
+            verdict: if good { Verdict::Ok } else { Verdict::Warn },
+            name: self.name.to_string(),
+            value,
+            wanted,
+            why: self.why.to_string(),
+            how: format!("sysctl -w {}={set}", self.name),
+        })
+    }
+}
+
+/// Settings under /sys. Absent ones (virtual machines hide many) are left out.
+fn host_facts() -> Vec<Fact> {
+    let mut facts = Vec::new();
+    let huge = read("/sys/kernel/mm/transparent_hugepage/enabled");
+    if let Some(chosen) = huge.split(['[', ']']).nth(1) {
+        facts.push(host_fact(
+            "transparent huge pages",
+            chosen,
+            chosen != "always",
+            "madvise",
+            "with always, memory grows in 2 MiB steps and is compacted while we wait",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        ));
+    }
+    let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
+    if !governor.trim().is_empty() {
+        facts.push(host_fact(
+            "CPU governor",
+            governor.trim(),
+            governor.trim() == "performance",
+            "performance",
+            "others let the clock fall between bursts: each wake-up is slower (costs power)",
+            "cpupower frequency-set -g performance",
+        ));
+    }
+    if Path::new("/sys/devices/system/cpu/smt/active").exists() {
+        let active = read("/sys/devices/system/cpu/smt/active").trim() == "1";
+        facts.push(Fact {
+            verdict: Verdict::Ok,
+            name: "hyperthreads".to_string(),
+            value: if active { "on: one reactor per core first" } else { "off" }.to_string(),
+            wanted: String::new(),
+            why: String::new(),
+            how: String::new(),
+        });
+    }
+    facts
+}
+
+fn host_fact(name: &str, value: &str, good: bool, wanted: &str, why: &str, how: &str) -> Fact {
+    Fact {
+        verdict: if good { Verdict::Ok } else { Verdict::Warn },
+        name: name.to_string(),
+        value: value.to_string(),
+        wanted: wanted.to_string(),
+        why: why.to_string(),
+        how: how.to_string(),
+    }
+}
+
+/// A file under /proc or /sys; empty if it is not there.
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(want: Want, text: &str, expected: Option<Verdict>) -> Option<Fact> {
+        let fact = Sysctl { name: "net.core.x", want, why: "because" }.judge(text);
+        assert_eq!(fact.as_ref().map(|fact| fact.verdict), expected, "{text:?}");
+        fact
+    }
+
+    #[test]
+    fn sysctl_below_its_value_says_how_to_change_it() {
+        let fact = check(Want::AtLeast(4096), "128\n", Some(Verdict::Warn)).unwrap();
+        assert_eq!(fact.how, "sysctl -w net.core.x=4096");
+        let fact = check(Want::LastAtLeast(4096), "1\t2\t3\n", Some(Verdict::Warn)).unwrap();
+        assert_eq!(fact.how, "sysctl -w net.core.x='1 2 4096'");
+    }
+
+    #[test]
+    fn sysctl_that_fits_or_is_absent_is_no_remark() {
+        check(Want::AtLeast(4096), "4096\n", Some(Verdict::Ok));
+        check(Want::Is(0), "0\n", Some(Verdict::Ok));
+        check(Want::Word(&["cubic"]), "cubic\n", Some(Verdict::Ok));
+        check(Want::LastAtLeast(3), "1 2 3\n", Some(Verdict::Ok));
+        check(Want::AtLeast(1), "", None);
+    }
+
+    fn with_maxclients(maxclients: u32) -> Config {
+        let process = crate::config::Process { maxclients, ..Default::default() };
+        Config { process, pools: Vec::new(), warnings: Vec::new() }
+    }
+
+    #[test]
+    fn descriptor_limit_below_maxclients_is_a_remark() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  20000  files\n";
+        assert_eq!(descriptors(&with_maxclients(10_000), limits).verdict, Verdict::Ok);
+        assert_eq!(descriptors(&with_maxclients(19_999), limits).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn report_ends_with_the_verdict() {
+        let bad = host_fact("x", "1", false, "2", "because", "do");
+        let (text, ready) = report(std::slice::from_ref(&bad));
+        assert!(ready && text.contains("wanted  2") && text.contains("how     do"), "{text}");
+        let (text, ready) = report(&[Fact { verdict: Verdict::Fail, ..bad }]);
+        assert!(!ready && text.contains("Not ready: 1 fault(s)"), "{text}");
+    }
+
+    #[test]
+    fn this_host_has_memory() {
+        assert!(memory_bytes().unwrap() > 1 << 20);
+    }
+}

@@ -1,0 +1,71 @@
+//! What one client may ask about the others: CLIENT LIST, INFO and KILL.
+//!
+//! Not here: the words of those commands and their replies (`local::client`).
+
+use super::Proxy;
+use super::client::{Client, Phase};
+use super::local::{
+    ClientFacts, ClientFilter, World, client_line, write_client_list, write_killed,
+};
+
+impl Proxy {
+    /// CLIENT LIST and INFO: one line for each client that the filter matches.
+    pub(super) fn list_clients(&mut self, c: u32, filter: &ClientFilter, out: &mut Vec<u8>) {
+        let mut lines = Vec::new();
+        let world = self.world(0);
+        for index in self.clients.indexes() {
+            let client = &self.clients[index];
+            if filter.matches(&client.session, self.now.ms) {
+                client_line(&client.session, &facts(index, client), &world, &mut lines);
+            }
+        }
+        write_client_list(out, self.clients[c].session.version, &lines);
+        self.reply_local(c, out, self.clients[c].session.wants_reply());
+    }
+
+    /// CLIENT KILL. The asking client itself is closed after its reply.
+    pub(super) fn kill_clients(&mut self, c: u32, filter: &ClientFilter, out: &mut Vec<u8>) {
+        let is_meant = |index: &u32| {
+            let client = &self.clients[*index];
+            matches!(client.phase, Phase::Open | Phase::Last)
+                && filter.matches(&client.session, self.now.ms)
+        };
+        let meant: Vec<u32> = self.clients.indexes().filter(is_meant).collect();
+        write_killed(out, filter, meant.len() as u64);
+        self.reply_local(c, out, self.clients[c].session.wants_reply());
+        for index in meant {
+            if index == c {
+                self.clients[c].phase = Phase::Last;
+                self.after_progress(c);
+            } else {
+                self.close_client(index);
+            }
+        }
+    }
+
+    /// What local answers may depend on.
+    pub(super) fn world(&self, random: u64) -> World<'_> {
+        World {
+            identity: &self.identity,
+            topology: self.topology.as_deref(),
+            totals: &self.totals,
+            now_ms: self.now.ms,
+            unix_us: self.now.unix_us,
+            random,
+        }
+    }
+}
+
+fn facts(index: u32, client: &Client) -> ClientFacts {
+    let query = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
+    ClientFacts {
+        fd: index,
+        closing: client.phase == Phase::Last,
+        query: query as u64,
+        replies: u64::from(client.in_flight),
+        reply_bytes: client.stored as u64,
+        unsent: client.output.pending() as u64,
+        memory: (size_of::<Client>() + query + client.output.pending() + client.stored) as u64,
+        ..ClientFacts::default()
+    }
+}

@@ -1,0 +1,337 @@
+//! The lives of backends: connecting, the handshake, loss, backoff, time-outs.
+//!
+//! Not here: the FIFO itself (`backend`), what becomes of lost requests (`recover`).
+
+use std::net::SocketAddr;
+
+use super::backend::{Backend, Lane, Phase};
+use super::nodes::version_index;
+use super::types::{Action, Conn, NONE, Now, Report, Socket};
+use super::{Proxy, launch::Usable};
+use crate::resp::Version;
+use crate::resp::request::encode_request;
+
+/// Why a backend is given up.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Why {
+    /// Refused, reset, closed by the node.
+    Ended,
+    /// Nothing came in time.
+    TimedOut,
+    /// It sent what nobody asked for, or what is no frame.
+    Surprise,
+    /// Its node is not in the map any more.
+    Retired,
+}
+
+/// Backoff between attempts: 50 ms, doubled up to this, plus jitter.
+const BACKOFF_MAX_MS: u64 = 2_000;
+
+impl Proxy {
+    pub(super) fn open_backend(&mut self, node: u16, version: Version, lane: Lane) -> u32 {
+        let backend = Backend::new(node, self.nodes[node].address, version, lane);
+        match self.backends_free.pop() {
+            Some(b) => {
+                self.backends[b as usize] = backend;
+                b
+            }
+            None => {
+                self.backends.push(backend);
+                (self.backends.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Asks the driver for a connection.
+    pub(super) fn connect(&mut self, b: u32) {
+        let backend = &mut self.backends[b as usize];
+        backend.phase = Phase::Connecting;
+        backend.since_ms = self.now.ms;
+        backend.socket = Socket { index: NONE, generation: 0 };
+        let address: SocketAddr = backend.address;
+        self.actions.push(Action::Connect { backend: b, address });
+    }
+
+    /// The driver has begun to connect, on this socket.
+    pub fn handle_connecting(&mut self, b: u32, socket: Socket) {
+        let backend = &mut self.backends[b as usize];
+        backend.socket = socket;
+        if backend.phase != Phase::Connecting {
+            // Given up in the very turn that asked for it.
+            backend.phase = Phase::Closing;
+            self.actions.push(Action::Close { conn: Conn::Backend(b), socket });
+        }
+    }
+
+    /// The connection stands, or could not be made.
+    pub fn handle_connected(&mut self, b: u32, ok: bool, now: Now) {
+        self.now = now;
+        if self.backends[b as usize].phase != Phase::Connecting {
+            return;
+        }
+        if !ok {
+            return self.lose_backend(b, Why::Ended);
+        }
+        self.tally.backend_connects += 1;
+        let (bytes, replies) = self.handshake(self.backends[b as usize].version);
+        let backend = &mut self.backends[b as usize];
+        backend.phase = Phase::Handshake;
+        backend.handshake_left = replies;
+        // The handshake overtakes what was queued while connecting; it is no part of the stream.
+        backend.output.sending = true;
+        backend.handshake_sending = true;
+        let socket = backend.socket;
+        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
+    }
+
+    /// What is said first. There is always something, so that a greeting error (too many clients,
+    /// protected mode) is taken for the handshake's answer and never for a client's.
+    fn handshake(&self, version: Version) -> (Vec<u8>, u8) {
+        let mut out = Vec::new();
+        let password = self.settings.node_password.as_deref();
+        let user = self.settings.node_user.as_deref().unwrap_or("default").as_bytes();
+        let mut words: Vec<&[u8]> = Vec::new();
+        if version == Version::Resp3 {
+            words.extend([b"HELLO".as_slice(), b"3"]);
+            if let Some(password) = password {
+                words.extend([b"AUTH".as_slice(), user, password]);
+            }
+            encode_request(words.into_iter(), &mut out);
+            return (out, 1);
+        }
+        let mut replies = 1;
+        if let Some(password) = password {
+            words.push(b"AUTH");
+            if self.settings.node_user.is_some() {
+                words.push(user);
+            }
+            words.push(password);
+            encode_request(words.into_iter(), &mut out);
+            replies += 1;
+        }
+        encode_request([b"PING".as_slice()].into_iter(), &mut out);
+        (out, replies)
+    }
+
+    /// A piece of an answer to the handshake.
+    pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
+        let backend = &mut self.backends[b as usize];
+        let refused = piece.first() == Some(&b'-') && !piece.starts_with(b"-LOADING");
+        if backend.phase != Phase::Handshake || backend.handshake_left == 0 || refused {
+            return self.lose_backend(b, Why::Surprise);
+        }
+        if !ended {
+            return;
+        }
+        backend.handshake_left -= 1;
+        if backend.handshake_left > 0 {
+            return;
+        }
+        backend.phase = Phase::Ready;
+        backend.failures = 0;
+        backend.progress_ms = self.now.ms;
+        self.mark_backend_dirty(b);
+        if self.backends[b as usize].lane == Lane::Fence {
+            self.serve_fence_queue(self.backends[b as usize].node);
+        }
+    }
+
+    pub(super) fn flush_backend(&mut self, b: u32) {
+        let backend = &mut self.backends[b as usize];
+        backend.dirty = false;
+        if backend.phase != Phase::Ready || backend.output.sending || !backend.output.has_to_send()
+        {
+            return;
+        }
+        let bytes = backend.take_piece(&mut self.backend_pool);
+        self.urgent |= backend.output.has_to_send() || !backend.awaiting.is_empty();
+        let socket = backend.socket;
+        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
+    }
+
+    pub(super) fn handle_backend_sent(&mut self, b: u32, buffer: Vec<u8>, ok: bool) {
+        self.tally.bytes_to_nodes += buffer.len() as u64;
+        let backend = &mut self.backends[b as usize];
+        if !backend.is_open() {
+            return;
+        }
+        if !ok {
+            return self.lose_backend(b, Why::Ended);
+        }
+        if backend.handshake_sending {
+            backend.handshake_sending = false;
+            backend.output.sent();
+            // The handshake may hold a password: not kept for reuse.
+            drop(buffer);
+        } else {
+            backend.keep_sent(buffer);
+            if !backend.awaiting.is_empty() {
+                self.revisit_awaiting(b);
+            }
+            self.backends[b as usize].retire(&mut self.backend_pool);
+        }
+        if self.backends[b as usize].output.has_to_send() {
+            self.mark_backend_dirty(b);
+        }
+    }
+
+    /// Gives a backend up: what it had in flight is lost or goes elsewhere.
+    pub(super) fn lose_backend(&mut self, b: u32, why: Why) {
+        let backend = &mut self.backends[b as usize];
+        if !backend.is_open() {
+            return;
+        }
+        let was_ready = backend.phase == Phase::Ready;
+        let mut lost = std::mem::take(&mut self.lost);
+        while let Some(r) = backend.head() {
+            let entry = &self.requests[r];
+            let written = !backend.is_unwritten(entry.start);
+            let bytes = backend.bytes_of(entry.start, entry.len);
+            backend.pop(&self.requests);
+            lost.push((r, written, bytes));
+        }
+        let awaiting = std::mem::take(&mut backend.awaiting);
+        let fence_open = std::mem::replace(&mut backend.fence_open, NONE);
+        backend.reset_connection(&mut self.backend_pool);
+        if why != Why::Retired {
+            self.note_failure(b, was_ready, why);
+        }
+        self.close_socket(b);
+        if fence_open != NONE {
+            self.fail_fenced(fence_open, why);
+        }
+        for r in awaiting {
+            self.fail_awaiting(r);
+        }
+        for (r, written, bytes) in lost.drain(..) {
+            self.handle_lost(r, written, why == Why::TimedOut, bytes);
+        }
+        self.lost = lost;
+        let (lane, node) = (self.backends[b as usize].lane, self.backends[b as usize].node);
+        if lane == Lane::Fence {
+            self.serve_fence_queue(node);
+        }
+    }
+
+    fn close_socket(&mut self, b: u32) {
+        let backend = &mut self.backends[b as usize];
+        backend.since_ms = self.now.ms;
+        if backend.socket.index == NONE {
+            backend.phase = Phase::Idle;
+            return;
+        }
+        backend.phase = Phase::Closing;
+        let socket = backend.socket;
+        self.actions.push(Action::Close { conn: Conn::Backend(b), socket });
+    }
+
+    fn note_failure(&mut self, b: u32, was_ready: bool, why: Why) {
+        let random = self.random();
+        self.tally.backend_failures += 1;
+        self.tally.backend_surprises += u64::from(why == Why::Surprise);
+        let backend = &mut self.backends[b as usize];
+        if backend.failures == 0 {
+            backend.failing_since_ms = self.now.ms;
+        }
+        backend.failures += 1;
+        // A connection that served is tried again at once, a node that refuses less and less often.
+        let backoff = match backend.failures {
+            1 if was_ready => 0,
+            failures => (25 << failures.min(8)).min(BACKOFF_MAX_MS),
+        };
+        backend.retry_at_ms = self.now.ms + backoff + random % (backoff / 4 + 1);
+        let address = backend.address;
+        self.actions.push(Action::Report(Report::NodeLost { address }));
+    }
+
+    /// It was refused, so it did not run; but its bytes are gone with the connection.
+    fn fail_awaiting(&mut self, r: u32) {
+        if self.requests[r].state == super::request::State::Waiting {
+            let line = std::mem::take(&mut self.requests[r].reply);
+            drop(line);
+            self.fail(r, super::local::errors::no_connection);
+        }
+    }
+
+    pub(super) fn handle_backend_gone(&mut self, b: u32) {
+        let backend = &mut self.backends[b as usize];
+        if backend.phase != Phase::Closing {
+            return;
+        }
+        backend.phase = Phase::Idle;
+        backend.socket = Socket { index: NONE, generation: 0 };
+        let node = backend.node;
+        if !self.nodes[node].present {
+            self.retire_absent_nodes();
+        } else if backend.lane == Lane::Fence {
+            self.serve_fence_queue(node);
+        }
+    }
+
+    pub(super) fn connecting(&self) -> bool {
+        let busy = [Phase::Connecting, Phase::Handshake, Phase::Closing];
+        self.backends.iter().any(|backend| busy.contains(&backend.phase))
+    }
+
+    /// Time-outs of connections and of answers.
+    pub(super) fn check_backends(&mut self) {
+        for b in 0..self.backends.len() as u32 {
+            let backend = &self.backends[b as usize];
+            let since_ms = self.now.ms.saturating_sub(backend.since_ms);
+            match backend.phase {
+                Phase::Connecting | Phase::Handshake => {
+                    if since_ms > self.settings.connect_timeout_ms {
+                        self.lose_backend(b, Why::TimedOut);
+                    }
+                }
+                Phase::Ready => {
+                    if let Some(oldest) = backend.head() {
+                        let quiet_ms = self.now.ms.saturating_sub(backend.progress_ms);
+                        let timeout_ms = self.settings.request_timeout_ms;
+                        if quiet_ms > timeout_ms && self.age_ms(oldest) > timeout_ms {
+                            self.lose_backend(b, Why::TimedOut);
+                        }
+                    }
+                }
+                Phase::Idle | Phase::Closing => (),
+            }
+        }
+        self.check_fence_queues();
+    }
+
+    /// Backends of nodes that the map names no more: closed when they have nothing in flight.
+    pub(super) fn retire_absent_nodes(&mut self) {
+        for node in self.nodes.indexes() {
+            if self.nodes[node].present {
+                continue;
+            }
+            let backends: Vec<u32> = self.nodes[node].backends().collect();
+            for b in backends {
+                self.retire_backend(node, b);
+            }
+        }
+    }
+
+    fn retire_backend(&mut self, node: u16, b: u32) {
+        let backend = &self.backends[b as usize];
+        if backend.is_open() && backend.queued() == 0 {
+            self.lose_backend(b, Why::Retired);
+        }
+        let backend = &self.backends[b as usize];
+        if backend.phase != Phase::Idle {
+            return;
+        }
+        let version = version_index(backend.version);
+        let entry = &mut self.nodes[node];
+        match backend.lane {
+            Lane::Shared => entry.shared[version] = NONE,
+            Lane::Fence => entry.fences[version].retain(|&fence| fence != b),
+        }
+        self.backends_free.push(b);
+    }
+
+    /// Whether a backend can be written to right now or soon.
+    pub(super) fn is_usable_now(&mut self, b: u32) -> bool {
+        self.usable(b) == Usable::Now
+    }
+}

@@ -1,0 +1,314 @@
+//! From a backend's bytes to the client whose turn it is.
+//!
+//! A reply is paired with the oldest request of its backend. The head of a client's order gets its
+//! bytes at once; others wait in their entries. A long reply to a head is passed on as it comes, but
+//! not before its first bytes said that it is no error, and not sent before it is whole or large.
+//!
+//! Not here: what an error reply leads to (`recover`), merging (`fanout`), the fence (`fence`).
+
+use super::Proxy;
+use super::backend::{Lane, Phase};
+use super::client;
+use super::connect::Why;
+use super::request::{Marks, State};
+use super::types::NONE;
+use crate::resp::reply::{ErrorKind, Scanned, classify_error};
+
+/// So many bytes of an unfinished reply are sent although its end is not here.
+const STREAM_FROM: usize = 64 * 1024;
+
+/// An error line longer than this is no error line.
+const ERROR_LINE_MAX: usize = 64 * 1024;
+
+impl Proxy {
+    pub(super) fn handle_backend_bytes(&mut self, b: u32, bytes: &[u8]) {
+        self.tally.bytes_from_nodes += bytes.len() as u64;
+        let mut at = 0;
+        while at < bytes.len() {
+            let backend = &mut self.backends[b as usize];
+            if !backend.is_open() {
+                return;
+            }
+            backend.progress_ms = self.now.ms;
+            let rest = &bytes[at..];
+            let started = backend.scanner.at_start();
+            let (piece, ended) = match backend.scanner.scan(rest) {
+                Ok(Scanned::Complete { len }) => (&rest[..len], true),
+                Ok(Scanned::Partial) => (rest, false),
+                Err(_) => return self.lose_backend(b, Why::Surprise),
+            };
+            at += piece.len();
+            if backend.phase != Phase::Ready {
+                self.handle_handshake(b, piece, ended);
+                continue;
+            }
+            if (started && piece.first() == Some(&b'>')) || backend.skipping {
+                // A push is nobody's reply.
+                backend.skipping = !ended;
+                continue;
+            }
+            let Some(r) = backend.head() else {
+                return self.lose_backend(b, Why::Surprise);
+            };
+            if started && ended && backend.lane == Lane::Shared {
+                self.whole_reply(b, r, piece);
+            } else {
+                self.part_of_reply(b, r, piece, started, ended);
+            }
+        }
+        let backend = &mut self.backends[b as usize];
+        backend.retire(&mut self.backend_pool);
+    }
+
+    #[inline]
+    fn whole_reply(&mut self, b: u32, r: u32, reply: &[u8]) {
+        if reply[0] == b'-' && classify_error(reply) != ErrorKind::Other {
+            return self.handle_error_reply(b, r, reply);
+        }
+        self.backends[b as usize].pop(&self.requests);
+        self.complete(r, reply);
+    }
+
+    /// A reply that comes in pieces, or through the fence.
+    fn part_of_reply(&mut self, b: u32, r: u32, piece: &[u8], started: bool, ended: bool) {
+        if started {
+            self.requests[r].reply.clear();
+        }
+        let entry = &self.requests[r];
+        let fenced = self.backends[b as usize].lane == Lane::Fence;
+        let orphan = entry.client == NONE && !fenced;
+        let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
+        let streams = entry.marks.has(Marks::STREAMING)
+            || (!is_error && !fenced && !orphan && self.is_heads_own(r));
+        if streams {
+            return self.stream(b, r, piece, started, ended);
+        }
+        if !orphan {
+            self.requests[r].reply.extend_from_slice(piece);
+        }
+        if is_error && self.requests[r].reply.len() > ERROR_LINE_MAX {
+            return self.lose_backend(b, Why::Surprise);
+        }
+        if !ended {
+            return;
+        }
+        if fenced {
+            return self.handle_fenced_reply(b, r);
+        }
+        let reply = std::mem::take(&mut self.requests[r].reply);
+        if orphan {
+            self.backends[b as usize].pop(&self.requests);
+            self.complete(r, &reply);
+        } else {
+            self.whole_reply(b, r, &reply);
+        }
+    }
+
+    /// Whether a request is whole, wants its reply, and its client waits for nothing before it.
+    fn is_heads_own(&self, r: u32) -> bool {
+        let entry = &self.requests[r];
+        entry.client != NONE
+            && entry.split == NONE
+            && !entry.marks.has(Marks::SILENT)
+            && self.clients[entry.client].head == r
+    }
+
+    /// Passes a piece of the head's reply on to its client's output.
+    fn stream(&mut self, b: u32, r: u32, piece: &[u8], started: bool, ended: bool) {
+        let c = self.requests[r].client;
+        if c != NONE && started && self.is_over_limit(c) {
+            self.close_client_over_limit(c);
+        }
+        let c = self.requests[r].client;
+        if c == NONE {
+            // Its client left in the middle.
+            if ended {
+                self.backends[b as usize].pop(&self.requests);
+                self.requests.close(r);
+            }
+            return;
+        }
+        let kept = std::mem::take(&mut self.requests[r].reply);
+        self.requests[r].marks.set(Marks::STREAMING);
+        let client = &mut self.clients[c];
+        if !kept.is_empty() {
+            client.output.append_uncommitted(&kept, &mut self.client_pool);
+        }
+        client.output.append_uncommitted(piece, &mut self.client_pool);
+        if ended {
+            client.output.commit();
+            client.torn = false;
+            self.backends[b as usize].pop(&self.requests);
+            return self.advance(c, r);
+        }
+        if client.torn || client.output.uncommitted() >= STREAM_FROM {
+            client.torn = true;
+            client.output.commit();
+            self.mark_client_dirty(c);
+        }
+    }
+
+    /// A request has its final reply: to its client, to its split, or nowhere. It is in no FIFO.
+    #[inline]
+    pub(super) fn complete(&mut self, r: u32, reply: &[u8]) {
+        let entry = &self.requests[r];
+        if entry.client == NONE {
+            return self.requests.close(r);
+        }
+        if entry.split != NONE && entry.state != State::Parent {
+            return self.complete_part(r, reply);
+        }
+        let c = entry.client;
+        let client = &mut self.clients[c];
+        assert_eq!(client.generation, entry.client_generation, "a reply is its own client's");
+        self.tally.error_replies += u64::from(reply.first() == Some(&b'-'));
+        if client.head != r {
+            return self.store(r, reply);
+        }
+        if !entry.marks.has(Marks::SILENT) {
+            let pending = client.output.pending() + client.stored;
+            if pending > self.settings.client_output_limit {
+                self.requests[r].state = State::Done;
+                return self.close_client_over_limit(c);
+            }
+            client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
+        }
+        self.advance(c, r);
+    }
+
+    /// Keeps a reply until its elders are answered.
+    fn store(&mut self, r: u32, reply: &[u8]) {
+        self.settle(r);
+        let entry = &mut self.requests[r];
+        let c = entry.client;
+        entry.state = State::Done;
+        entry.reply.clear();
+        if !entry.marks.has(Marks::SILENT) {
+            entry.reply.extend_from_slice(reply);
+        }
+        self.clients[c].stored += entry.reply.len();
+        if self.is_over_limit(c) {
+            self.close_client_over_limit(c);
+        } else if self.clients[c].held > 0 {
+            self.after_answer(c);
+        }
+    }
+
+    /// The head is answered and its reply written: it goes, and so do those behind it that are done.
+    #[inline]
+    fn advance(&mut self, c: u32, r: u32) {
+        self.settle(r);
+        let client = &mut self.clients[c];
+        client.pop(&self.requests);
+        self.requests.close(r);
+        while let Some(next) = client.head_done(&self.requests) {
+            let reply = &self.requests[next].reply;
+            client.stored -= reply.len();
+            client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
+            client.pop(&self.requests);
+            self.requests.close(next);
+        }
+        self.mark_client_dirty(c);
+        self.after_answer(c);
+    }
+
+    #[inline]
+    pub(super) fn after_answer(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if client.held > 0 && !client.resuming {
+            client.resuming = true;
+            self.resuming.push(c);
+        }
+        self.after_progress(c);
+    }
+
+    /// A request is not irregular any more.
+    #[inline]
+    pub(super) fn settle(&mut self, r: u32) {
+        let entry = &mut self.requests[r];
+        if entry.marks.has(Marks::IRREGULAR) {
+            entry.marks.unset(Marks::IRREGULAR);
+            if entry.client != NONE {
+                self.clients[entry.client].irregular -= 1;
+            }
+        }
+    }
+
+    /// Answers a request with one of our error texts.
+    pub(super) fn fail(&mut self, r: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut out = Vec::new();
+        write(&mut out);
+        self.complete(r, &out);
+    }
+
+    fn is_over_limit(&self, c: u32) -> bool {
+        let client = &self.clients[c];
+        client.output.pending() + client.stored > self.settings.client_output_limit
+    }
+
+    fn close_client_over_limit(&mut self, c: u32) {
+        self.tally.clients_over_limit += 1;
+        self.close_client(c);
+    }
+
+    /// Ends a client at once. What it has in flight becomes tombstones; the rest is dropped.
+    pub(super) fn close_client(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if !matches!(client.phase, client::Phase::Open | client::Phase::Last) {
+            return;
+        }
+        client.phase = client::Phase::Closing;
+        client.output.clear(&mut self.client_pool);
+        let mut at = client.head;
+        client.head = NONE;
+        client.tail = NONE;
+        client.in_flight = 0;
+        client.irregular = 0;
+        client.held = 0;
+        client.stored = 0;
+        let partial = client.partial.take();
+        let socket = client.socket;
+        if let Some(partial) = partial {
+            self.give_partial(partial);
+        }
+        while at != NONE {
+            let next = self.requests[at].next_in_client;
+            self.abandon(at);
+            at = next;
+        }
+        let conn = super::Conn::Client(c);
+        self.actions.push(super::Action::Close { conn, socket });
+    }
+
+    /// A request whose client has left.
+    fn abandon(&mut self, r: u32) {
+        let entry = &mut self.requests[r];
+        entry.client = NONE;
+        entry.marks.unset(Marks::IRREGULAR);
+        match entry.state {
+            // A tombstone: its reply is still to be read.
+            State::InFlight => entry.split = NONE,
+            State::Waiting => {
+                self.waits.retain(|wait| wait.request != r);
+                self.forget_awaiting(r);
+                self.requests.close(r);
+            }
+            State::Queued => {
+                self.leave_fence_queue(r);
+                self.requests.close(r);
+            }
+            State::Parent => {
+                let split = entry.split;
+                let parts = std::mem::take(&mut self.splits[split].parts);
+                for &part in &parts {
+                    self.abandon(part);
+                }
+                self.splits[split].parts = parts;
+                self.splits.close(split);
+                self.requests.close(r);
+            }
+            State::Held | State::Done => self.requests.close(r),
+            State::Free => (),
+        }
+    }
+}

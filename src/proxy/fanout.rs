@@ -1,0 +1,368 @@
+//! Requests of several parts: cut by slot, or sent to every primary or every node.
+//!
+//! Not here: the cutting and merging (`split`), a part's way (`launch`).
+
+use super::Proxy;
+use super::dispatch::{Asked, Ran, Source};
+use super::launch::Bytes;
+use super::local::errors;
+use super::request::{Marks, State};
+use super::split::{Cut, Merge};
+use super::types::{NO_SLOT, NONE};
+use crate::cluster::{SLOTS, UNOWNED, hash_tag, slot_of};
+use crate::command::{self, Args, Class, SplitShape};
+use crate::resp::Version;
+use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
+
+impl Proxy {
+    /// Sends a request of classes C, D, E as one part for each slot.
+    pub(super) fn fan_out_keys(
+        &mut self,
+        asked: Asked,
+        args: &Args,
+        keys: &[u32],
+        shape: &SplitShape,
+    ) {
+        let mut cut = std::mem::take(&mut self.cut);
+        cut.by_slot(keys.iter().map(|&key| slot_of(args.get(key as usize).unwrap_or_default())));
+        let merge = merge_of(asked.command.class);
+        let s = self.open_parent(asked, merge);
+        if merge == Merge::Values {
+            self.splits[s].order.extend_from_slice(&cut.group_of);
+        }
+        let pieces = Pieces { cut: &cut, args, shape };
+        self.launch_groups(asked, s, &pieces, Marks::DIVISIBLE);
+        self.cut = cut;
+    }
+
+    /// Opens the entry that stands for the whole in the client's order.
+    fn open_parent(&mut self, asked: Asked, merge: Merge) -> u32 {
+        self.tally.splits += 1;
+        let parent = self.open_for(asked, NO_SLOT);
+        let client = &mut self.clients[asked.client];
+        if client.head == NONE {
+            client.map_version = self.map.version();
+        }
+        client.push(parent, &mut self.requests);
+        self.make_parent(parent, merge, client_version(asked.marks))
+    }
+
+    fn make_parent(&mut self, r: u32, merge: Merge, version: Version) -> u32 {
+        let s = self.splits.open(r, merge, version);
+        self.requests[r].state = State::Parent;
+        self.requests[r].split = s;
+        s
+    }
+
+    /// Opens and launches one part for each group of a cut.
+    fn launch_groups(&mut self, asked: Asked, s: u32, pieces: &Pieces, several: Marks) {
+        let first = self.splits[s].parts.len();
+        for group in &pieces.cut.groups {
+            let marks = if group.count > 1 { asked.marks.with(several) } else { asked.marks };
+            self.open_part(Asked { marks, ..asked }, s, group.slot);
+        }
+        for group in 0..pieces.cut.groups.len() {
+            let build =
+                |out: &mut Vec<u8>| pieces.cut.encode(group, pieces.args, pieces.shape, out);
+            self.launch_part(s, first + group, Bytes::Build(&build));
+        }
+    }
+
+    /// Adds a part to a split; it is not on its way yet.
+    fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
+        let r = self.open_for(asked, slot);
+        let split = &mut self.splits[s];
+        let entry = &mut self.requests[r];
+        entry.marks.unset(Marks::SILENT);
+        entry.split = s;
+        entry.part = split.parts.len() as u32;
+        split.parts.push(r);
+        split.pending += 1;
+        r
+    }
+
+    fn launch_part(&mut self, s: u32, part: usize, bytes: Bytes) {
+        // An earlier part's end may have closed the client, and with it the whole.
+        let Some(&r) = self.splits[s].parts.get(part) else { return };
+        if self.splits[s].parent != NONE && self.requests[r].split == s {
+            self.launch(r, bytes);
+        }
+    }
+
+    /// A part has its final reply.
+    pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
+        self.settle(r);
+        let entry = &mut self.requests[r];
+        entry.state = State::Done;
+        let (c, s) = (entry.client, entry.split);
+        let optional = entry.marks.has(Marks::OPTIONAL) && reply.first() == Some(&b'-');
+        let split = &mut self.splits[s];
+        if !optional && split.absorb(reply) {
+            split.kept += reply.len();
+            let over = split.merge == Merge::Join && split.kept > self.settings.keys_max_bytes;
+            if over && split.error.is_empty() {
+                errors::reply_too_large(&mut split.error);
+            }
+            if split.error.is_empty() {
+                entry.reply.clear();
+                entry.reply.extend_from_slice(reply);
+            }
+        }
+        split.pending -= 1;
+        if split.pending == 0 {
+            self.finish_split(s);
+        } else if self.clients[c].held > 0 {
+            self.after_answer(c);
+        }
+    }
+
+    fn finish_split(&mut self, s: u32) {
+        let pick = self.random();
+        let mut out = std::mem::take(&mut self.merged);
+        out.clear();
+        let split = &mut self.splits[s];
+        let parts = std::mem::take(&mut split.parts);
+        if split.merge.keeps_replies() {
+            let replies: Vec<&[u8]> =
+                parts.iter().map(|&part| self.requests[part].reply.as_slice()).collect();
+            split.merge(&replies, pick, &mut out);
+        } else {
+            split.merge(&[], pick, &mut out);
+        }
+        for &part in &parts {
+            self.requests.close(part);
+        }
+        let parent = split.parent;
+        split.parts = parts;
+        self.splits.close(s);
+        let entry = &mut self.requests[parent];
+        entry.split = NONE;
+        entry.state = State::Done;
+        self.complete(parent, &out);
+        out.shrink_to(64 * 1024);
+        self.merged = out;
+    }
+
+    /// TRYAGAIN stays: some of the leg's keys have moved and some have not. Each key by itself.
+    pub(super) fn divide(&mut self, r: u32, bytes: &[u8]) {
+        let mut spans = Vec::new();
+        let mut parser = RequestParser::default();
+        let parsed = parser.parse(bytes, &RequestLimits::default(), &mut spans);
+        let args = Args { bytes, spans: &spans };
+        let mut keys = Vec::new();
+        let shape = match (parsed, command::lookup(&args)) {
+            (Ok(Parsed::Array { .. }), Ok(command)) => command::keys_of(command, &args, &mut keys)
+                .ok()
+                .and_then(|()| command::split_shape(command, &args, &keys))
+                .map(|shape| (command, shape)),
+            _ => None,
+        };
+        let Some((command, shape)) = shape else {
+            return self.fail(r, errors::tryagain);
+        };
+        let entry = &mut self.requests[r];
+        entry.marks.unset(Marks::DIVISIBLE);
+        entry.reply.clear();
+        let asked = Asked { client: entry.client, command, marks: divided_marks(entry.marks) };
+        let mut cut = Cut::default();
+        cut.by_key(keys.iter().map(|&key| slot_of(args.get(key as usize).unwrap_or_default())));
+        let pieces = Pieces { cut: &cut, args: &args, shape: &shape };
+        if entry.split == NONE {
+            self.divide_single(r, asked, &pieces);
+        } else {
+            self.divide_part(r, asked, &pieces);
+        }
+    }
+
+    fn divide_single(&mut self, r: u32, asked: Asked, pieces: &Pieces) {
+        self.settle(r);
+        let merge = merge_of(asked.command.class);
+        let s = self.make_parent(r, merge, client_version(asked.marks));
+        self.splits[s].order.extend_from_slice(&pieces.cut.group_of);
+        self.launch_groups(asked, s, pieces, Marks::default());
+    }
+
+    /// The new parts take the old one's place in the order of keys.
+    fn divide_part(&mut self, r: u32, asked: Asked, pieces: &Pieces) {
+        let (s, old) = (self.requests[r].split, self.requests[r].part);
+        let split = &mut self.splits[s];
+        let places = split.order.iter_mut().filter(|place| **place == old);
+        for (next, place) in (split.parts.len() as u32..).zip(places) {
+            *place = next;
+        }
+        self.launch_groups(asked, s, pieces, Marks::default());
+        // The old part has nothing left to say: an empty array, a count of none, or the others' OK.
+        if self.requests[r].split == s {
+            match self.splits[s].merge {
+                Merge::Values => self.complete_part(r, b"*0\r\n"),
+                Merge::Sum => self.complete_part(r, b":0\r\n"),
+                _ => self.complete_part(r, b"+OK\r\n"),
+            }
+        }
+    }
+
+    /// Class G: every primary that owns slots, when all that the client asked before is answered.
+    pub(super) fn run_all_primaries(&mut self, asked: Asked, args: &Args) -> Ran {
+        let allowed = match asked.command.name {
+            "FLUSHALL" | "FLUSHDB" => self.settings.allow_flush,
+            "KEYS" => self.settings.allow_keys,
+            _ => true,
+        };
+        if !allowed {
+            return self.refuse(asked);
+        }
+        if asked.command.name == "KEYS"
+            && let Some(slot) = slot_of_pattern(args.get(1).unwrap_or_default())
+        {
+            self.launch_single(asked, slot, Source::Borrowed(args.bytes));
+            return Ran::Yes;
+        }
+        if self.waits_for_elders(asked.client) {
+            return Ran::HoldBack;
+        }
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() {
+            return self.no_map(asked);
+        }
+        let merge = Merge::of_policy(asked.command.policy);
+        let s = self.open_parent(asked, merge);
+        for slot in slots {
+            self.open_part(asked, s, slot);
+        }
+        self.launch_all(s, args.bytes);
+        Ran::Yes
+    }
+
+    /// Class H: primaries and replicas. A replica that cannot be reached is no error.
+    pub(super) fn run_every_node(&mut self, asked: Asked, args: &Args) -> Ran {
+        if self.waits_for_elders(asked.client) {
+            return Ran::HoldBack;
+        }
+        let nodes: Vec<u16> =
+            self.nodes.indexes().filter(|&node| self.nodes[node].present).collect();
+        if nodes.is_empty() {
+            return self.no_map(asked);
+        }
+        let s = self.open_parent(asked, Merge::of_policy(asked.command.policy));
+        for node in nodes {
+            let mut marks = asked.marks.with(Marks::BY_NODE);
+            if !self.nodes[node].primary {
+                marks.set(Marks::OPTIONAL);
+            }
+            let r = self.open_part(Asked { marks, ..asked }, s, NO_SLOT);
+            self.requests[r].node = node;
+        }
+        self.launch_all(s, args.bytes);
+        Ran::Yes
+    }
+
+    /// Class J: one primary, not always the same.
+    pub(super) fn run_any_node(&mut self, asked: Asked, args: &Args) -> Ran {
+        if asked.command.name == "RANDOMKEY" {
+            return self.run_random_key(asked, args);
+        }
+        self.random();
+        self.launch_single(asked, self.some_slot(), Source::Borrowed(args.bytes));
+        Ran::Yes
+    }
+
+    /// A key of any primary, by the number of keys that each has.
+    fn run_random_key(&mut self, asked: Asked, args: &Args) -> Ran {
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() {
+            return self.no_map(asked);
+        }
+        let mut count = Vec::new();
+        encode_request([b"DBSIZE".as_slice()].into_iter(), &mut count);
+        let s = self.open_parent(asked, Merge::Weighted);
+        for &slot in &slots {
+            self.open_part(asked, s, slot);
+            self.open_part(asked, s, slot);
+        }
+        for n in 0..slots.len() {
+            self.launch_part(s, 2 * n, Bytes::Copy(&count));
+            self.launch_part(s, 2 * n + 1, Bytes::Copy(args.bytes));
+        }
+        Ran::Yes
+    }
+
+    fn launch_all(&mut self, s: u32, bytes: &[u8]) {
+        self.clients[self.requests[self.splits[s].parent].client].barrier = true;
+        for part in 0..self.splits[s].parts.len() {
+            self.launch_part(s, part, Bytes::Copy(bytes));
+        }
+    }
+
+    /// Whole-cluster commands see what the client did before, and what it does after sees them.
+    fn waits_for_elders(&mut self, c: u32) -> bool {
+        let client = &mut self.clients[c];
+        client.barrier = client.head != NONE;
+        client.barrier
+    }
+
+    /// A slot of each primary that owns any: the part for it follows its shard's fail-over.
+    fn slots_of_primaries(&self) -> Vec<u16> {
+        let mut seen = vec![false; usize::from(u16::MAX) + 1];
+        let slots = (0..SLOTS as u16).filter(|&slot| {
+            let node = self.map.get(slot);
+            node != UNOWNED && !std::mem::replace(&mut seen[usize::from(node)], true)
+        });
+        slots.collect()
+    }
+
+    fn refuse(&mut self, asked: Asked) -> Ran {
+        let mut out = Vec::new();
+        errors::refused(&mut out, asked.command.name);
+        self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
+        Ran::Yes
+    }
+
+    fn no_map(&mut self, asked: Asked) -> Ran {
+        self.actions.push(super::Action::Report(super::Report::WantRefresh));
+        let mut out = Vec::new();
+        errors::no_map(&mut out);
+        self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
+        Ran::Yes
+    }
+}
+
+/// A request and how it is cut.
+struct Pieces<'a> {
+    cut: &'a Cut,
+    args: &'a Args<'a>,
+    shape: &'a SplitShape,
+}
+
+fn merge_of(class: Class) -> Merge {
+    match class {
+        Class::SplitValues => Merge::Values,
+        Class::SplitCount => Merge::Sum,
+        _ => Merge::AllSucceeded,
+    }
+}
+
+fn client_version(marks: Marks) -> Version {
+    if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 }
+}
+
+/// What parts of a divided leg inherit.
+fn divided_marks(marks: Marks) -> Marks {
+    let mut kept = Marks::default();
+    for mark in [Marks::RETRY_SAFE, Marks::FENCED, Marks::RESP3] {
+        if marks.has(mark) {
+            kept.set(mark);
+        }
+    }
+    kept
+}
+
+/// The one slot that `KEYS pattern` can match, if a tag without wildcards says so.
+fn slot_of_pattern(pattern: &[u8]) -> Option<u16> {
+    let tag = hash_tag(pattern);
+    if tag.len() == pattern.len() {
+        return None;
+    }
+    let end = pattern.iter().position(|&byte| byte == b'}')?;
+    let plain = pattern[..end].iter().all(|byte| !b"*?[]\\^".contains(byte));
+    plain.then(|| slot_of(pattern))
+}

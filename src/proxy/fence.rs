@@ -1,0 +1,205 @@
+//! Behind the fence: requests that may compose their own reply.
+//!
+//! A script can make stock servers emit two reply frames for one request. So such requests run on
+//! backends of their own, one client at a time, each followed by `ECHO` of a number that nobody can
+//! foresee: one frame, then the number, or the backend is closed and the client gets an error. No
+//! other client's request is ever in that FIFO (DESIGN 4, hostile neighbours).
+//!
+//! Not here: which requests these are (`command::may_compose_reply`).
+
+use super::Proxy;
+use super::backend::Lane;
+use super::connect::Why;
+use super::launch::{ASKING, Bytes, Usable};
+use super::local::errors;
+use super::nodes::version_index;
+use super::request::{Marks, State};
+use super::route::Next;
+use super::types::NONE;
+use crate::resp::Version;
+use crate::resp::reply::{ErrorKind, classify_error};
+use crate::resp::request::encode_request;
+
+/// Requests of one client in one fenced FIFO.
+const FENCED_MAX: u32 = 64;
+
+impl Proxy {
+    /// Sends a leg on its way through the fence.
+    pub(super) fn launch_fenced(&mut self, r: u32, node: u16, bytes: Bytes) {
+        if self.must_hold(r, NONE) {
+            return self.hold(r, bytes);
+        }
+        self.mark_irregular(r);
+        let entry = &mut self.requests[r];
+        entry.own = bytes.into_vec();
+        entry.state = State::Queued;
+        entry.node = node;
+        let version = usize::from(entry.marks.has(Marks::RESP3));
+        self.nodes[node].fence_queue[version].push_back(r);
+        self.serve_fence_queue(node);
+    }
+
+    /// Gives waiting legs to free fenced backends.
+    pub(super) fn serve_fence_queue(&mut self, node: u16) {
+        for version in [Version::Resp2, Version::Resp3] {
+            let index = version_index(version);
+            while let Some(&r) = self.nodes[node].fence_queue[index].front() {
+                match self.fence_for(r, node, version) {
+                    Some(Usable::Failing) => {
+                        self.nodes[node].fence_queue[index].pop_front();
+                        self.give_up(r);
+                    }
+                    Some(_) => (),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    /// Finds a backend for the queue's first leg and puts it there. `None`: it must wait.
+    fn fence_for(&mut self, r: u32, node: u16, version: Version) -> Option<Usable> {
+        let entry = &self.requests[r];
+        let owner = (entry.client, entry.client_generation);
+        let index = version_index(version);
+        let fences = self.nodes[node].fences[index].clone();
+        let is_owners = |&&b: &&u32| {
+            let backend = &self.backends[b as usize];
+            backend.fence_owner == owner && backend.is_open() && backend.is_fence_busy()
+        };
+        if let Some(&b) = fences.iter().find(is_owners) {
+            let has_room = self.backends[b as usize].queued() < 2 * FENCED_MAX;
+            return has_room.then(|| self.enter_fence(r, b, node, index));
+        }
+        let mut failing = !fences.is_empty();
+        for &b in &fences {
+            if self.backends[b as usize].is_fence_busy() {
+                failing = false;
+                continue;
+            }
+            match self.usable(b) {
+                Usable::Now => return Some(self.enter_fence(r, b, node, index)),
+                Usable::From(_) => failing = false,
+                Usable::Failing => (),
+            }
+        }
+        if fences.len() < self.settings.fence_lanes.max(1) {
+            let b = self.open_backend(node, version, Lane::Fence);
+            self.nodes[node].fences[index].push(b);
+            return self.is_usable_now(b).then(|| self.enter_fence(r, b, node, index));
+        }
+        failing.then_some(Usable::Failing)
+    }
+
+    fn enter_fence(&mut self, r: u32, b: u32, node: u16, index: usize) -> Usable {
+        self.nodes[node].fence_queue[index].pop_front();
+        let entry = &mut self.requests[r];
+        let bytes = std::mem::take(&mut entry.own);
+        self.backends[b as usize].fence_owner = (entry.client, entry.client_generation);
+        if entry.marks.has(Marks::ASKING) {
+            entry.marks.unset(Marks::ASKING);
+            self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));
+        }
+        self.enqueue(r, b, Bytes::Own(bytes));
+        let nonce = format!("{:016x}{:016x}", self.random(), self.random());
+        let echo = self.enqueue_internal(b, |out| {
+            encode_request([b"ECHO".as_slice(), nonce.as_bytes()].into_iter(), out);
+        });
+        self.requests[echo].own = format!("${}\r\n{nonce}\r\n", nonce.len()).into_bytes();
+        Usable::Now
+    }
+
+    /// The head of a fenced FIFO has its whole reply, in its entry.
+    pub(super) fn handle_fenced_reply(&mut self, b: u32, r: u32) {
+        let open = self.backends[b as usize].fence_open;
+        if !self.requests[r].marks.has(Marks::INTERNAL) {
+            if open != NONE {
+                return self.breach(b);
+            }
+            self.keep_bytes_of_refused(b, r);
+            let backend = &mut self.backends[b as usize];
+            backend.pop(&self.requests);
+            backend.fence_open = r;
+            return;
+        }
+        let expected = std::mem::take(&mut self.requests[r].own);
+        if !expected.is_empty() && (open == NONE || self.requests[r].reply != expected) {
+            return self.breach(b);
+        }
+        let backend = &mut self.backends[b as usize];
+        backend.pop(&self.requests);
+        self.requests.close(r);
+        if expected.is_empty() {
+            // The OK of ASKING.
+            return;
+        }
+        backend.fence_open = NONE;
+        let node = backend.node;
+        self.release_fenced(open);
+        self.serve_fence_queue(node);
+    }
+
+    /// A refused leg may have to be sent again after the buffer with its bytes is gone.
+    fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
+        let entry = &self.requests[r];
+        let refused =
+            entry.reply.first() == Some(&b'-') && classify_error(&entry.reply) != ErrorKind::Other;
+        if refused && entry.client != NONE {
+            let bytes = self.backends[b as usize].bytes_of(entry.start, entry.len);
+            self.requests[r].own = bytes.unwrap_or_default();
+        }
+    }
+
+    /// The number came right after the one frame: the frame is the leg's reply.
+    fn release_fenced(&mut self, r: u32) {
+        let reply = std::mem::take(&mut self.requests[r].reply);
+        let bytes = std::mem::take(&mut self.requests[r].own);
+        if self.requests[r].client == NONE || bytes.is_empty() {
+            return self.complete(r, &reply);
+        }
+        match self.decide(r, &reply) {
+            Next::Answer => self.complete(r, &reply),
+            next => self.act(r, next, &reply, bytes),
+        }
+    }
+
+    /// More or other frames than were asked for: nothing of this backend can be believed.
+    fn breach(&mut self, b: u32) {
+        self.tally.fence_breaches += 1;
+        self.lose_backend(b, Why::Surprise);
+    }
+
+    /// A leg that was answered, but not vouched for, when its backend was given up.
+    pub(super) fn fail_fenced(&mut self, r: u32, why: Why) {
+        self.requests[r].own = Vec::new();
+        match why {
+            Why::Surprise => self.fail(r, errors::bad_reply),
+            Why::TimedOut => self.fail(r, errors::timeout),
+            Why::Ended | Why::Retired => self.fail(r, errors::connection_lost),
+        }
+    }
+
+    pub(super) fn leave_fence_queue(&mut self, r: u32) {
+        let node = self.requests[r].node;
+        for queue in &mut self.nodes[node].fence_queue {
+            queue.retain(|&queued| queued != r);
+        }
+    }
+
+    /// Legs that have queued for too long, and backends that may be tried again.
+    pub(super) fn check_fence_queues(&mut self) {
+        for node in self.nodes.indexes() {
+            for index in 0..2 {
+                while let Some(&r) = self.nodes[node].fence_queue[index].front() {
+                    if self.age_ms(r) < self.settings.request_timeout_ms {
+                        break;
+                    }
+                    self.nodes[node].fence_queue[index].pop_front();
+                    self.give_up(r);
+                }
+            }
+            if self.nodes[node].fence_queue.iter().any(|queue| !queue.is_empty()) {
+                self.serve_fence_queue(node);
+            }
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! From a request with a slot to a backend's FIFO: at once, after its elders, or later.
+//!
+//! One client's requests to one slot reach nodes in order (DESIGN 4). The common case costs two
+//! comparisons: nothing irregular is under way, and the map is the one by which the elders went.
+//!
+//! Not here: which slot (`dispatch`), what happens to replies (`deliver`), the fence (`fence`).
+
+use super::backend::Phase;
+use super::dispatch::{Asked, Source};
+use super::nodes::version_index;
+use super::request::{Marks, NewRequest, State};
+use super::types::{NONE, Report};
+use super::{Action, Proxy, Wait, local::errors};
+use crate::cluster::UNOWNED;
+use crate::resp::Version;
+
+/// How long a slot that nobody serves is waited for.
+const UNSERVED_BUDGET_MS: u64 = 2_000;
+
+/// The bytes of a leg, however they are to be had.
+pub(super) enum Bytes<'a> {
+    Copy(&'a [u8]),
+    Own(Vec<u8>),
+    /// Written straight to where they belong.
+    Build(&'a dyn Fn(&mut Vec<u8>)),
+}
+
+impl Bytes<'_> {
+    pub(super) fn into_vec(self) -> Vec<u8> {
+        match self {
+            Bytes::Copy(bytes) => bytes.to_vec(),
+            Bytes::Own(bytes) => bytes,
+            Bytes::Build(build) => {
+                let mut out = Vec::new();
+                build(&mut out);
+                out
+            }
+        }
+    }
+}
+
+impl<'a> From<Source<'a>> for Bytes<'a> {
+    fn from(source: Source<'a>) -> Bytes<'a> {
+        match source {
+            Source::Borrowed(bytes) => Bytes::Copy(bytes),
+            Source::Owned(bytes) => Bytes::Own(bytes),
+        }
+    }
+}
+
+impl Proxy {
+    /// The common path: one key, a ready backend, nothing irregular. `false`: nothing was done.
+    #[inline]
+    pub(super) fn launch_fast(
+        &mut self,
+        c: u32,
+        command: u16,
+        slot: u16,
+        marks: Marks,
+        bytes: &[u8],
+    ) -> bool {
+        let node = self.map.get(slot);
+        if node == UNOWNED {
+            return false;
+        }
+        let version = usize::from(marks.has(Marks::RESP3));
+        let b = self.nodes[node].shared[version];
+        let Some(backend) = self.backends.get_mut(b as usize) else { return false };
+        let client = &mut self.clients[c];
+        if backend.phase != Phase::Ready || client.irregular > 0 {
+            return false;
+        }
+        let map_version = self.map.version();
+        if client.head == NONE {
+            client.map_version = map_version;
+        } else if client.map_version != map_version {
+            return false;
+        }
+        let request = self.requests.open(NewRequest {
+            client: c,
+            client_generation: client.generation,
+            slot,
+            command,
+            marks,
+            since: self.now.ms as u32,
+        });
+        client.push(request, &mut self.requests);
+        if backend.queued() == 0 {
+            backend.progress_ms = self.now.ms;
+        }
+        let append = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
+        backend.enqueue(request, b, &mut self.requests, &mut self.backend_pool, append);
+        self.mark_backend_dirty(b);
+        true
+    }
+
+    /// A request in one piece: takes its place in the client's order and goes on its way.
+    pub(super) fn launch_single(&mut self, asked: Asked, slot: u16, source: Source) {
+        let request = self.open_for(asked, slot);
+        let client = &mut self.clients[asked.client];
+        if client.head == NONE {
+            client.map_version = self.map.version();
+        }
+        client.push(request, &mut self.requests);
+        self.launch(request, source.into());
+    }
+
+    /// A new request of this client, in no list yet.
+    pub(super) fn open_for(&mut self, asked: Asked, slot: u16) -> u32 {
+        self.requests.open(NewRequest {
+            client: asked.client,
+            client_generation: self.clients[asked.client].generation,
+            slot,
+            command: asked.command.id,
+            marks: asked.marks,
+            since: self.now.ms as u32,
+        })
+    }
+
+    /// Sends a leg (a request, or a part of one) on its way, for the first time or again.
+    pub(super) fn launch(&mut self, r: u32, bytes: Bytes) {
+        let entry = &self.requests[r];
+        let marks = entry.marks;
+        let Some(node) = self.target(r) else {
+            return self.wait_unserved(r, bytes);
+        };
+        if marks.has(Marks::FENCED) {
+            return self.launch_fenced(r, node, bytes);
+        }
+        let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
+        let b = self.shared_backend(node, version);
+        if self.must_hold(r, b) {
+            return self.hold(r, bytes);
+        }
+        match self.usable(b) {
+            Usable::Now => self.enqueue(r, b, bytes),
+            Usable::From(until_ms) => self.wait(r, bytes, until_ms, true),
+            Usable::Failing => self.give_up(r),
+        }
+    }
+
+    /// The node that a leg goes to; `None`: nobody serves its slot.
+    fn target(&self, r: u32) -> Option<u16> {
+        let entry = &self.requests[r];
+        let node = if entry.marks.has(Marks::BY_NODE.with(Marks::ASKING)) {
+            entry.node
+        } else {
+            self.map.get(entry.slot)
+        };
+        (node != UNOWNED).then_some(node)
+    }
+
+    /// Puts a leg into a backend's FIFO, after ASKING where that is needed.
+    pub(super) fn enqueue(&mut self, r: u32, b: u32, bytes: Bytes) {
+        if self.requests[r].marks.has(Marks::ASKING) {
+            self.requests[r].marks.unset(Marks::ASKING);
+            self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));
+        }
+        let backend = &mut self.backends[b as usize];
+        if backend.queued() == 0 {
+            backend.progress_ms = self.now.ms;
+        }
+        let (requests, pool) = (&mut self.requests, &mut self.backend_pool);
+        match bytes {
+            Bytes::Copy(bytes) => {
+                backend.enqueue(r, b, requests, pool, |out| out.extend_from_slice(bytes));
+            }
+            Bytes::Build(build) => backend.enqueue(r, b, requests, pool, build),
+            Bytes::Own(bytes) => backend.enqueue_owned(r, b, requests, pool, bytes),
+        }
+        self.mark_backend_dirty(b);
+    }
+
+    /// A request of ours, whose reply is read and dropped. Returns its index.
+    pub(super) fn enqueue_internal(&mut self, b: u32, write: impl FnOnce(&mut Vec<u8>)) -> u32 {
+        let request = self.requests.open(NewRequest::internal(self.now.ms as u32));
+        let backend = &mut self.backends[b as usize];
+        backend.enqueue(request, b, &mut self.requests, &mut self.backend_pool, write);
+        request
+    }
+
+    /// Whether an elder of the same client and slot is still elsewhere than on backend `b`.
+    pub(super) fn must_hold(&self, r: u32, b: u32) -> bool {
+        let entry = &self.requests[r];
+        if entry.client == NONE {
+            return false;
+        }
+        let client = &self.clients[entry.client];
+        if client.irregular == 0 && client.map_version == self.map.version() && b != NONE {
+            return false;
+        }
+        let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
+        let mut elder = client.head;
+        while elder != NONE && elder != own {
+            if self.stands_in_the_way(elder, r, b) {
+                return true;
+            }
+            elder = self.requests[elder].next_in_client;
+        }
+        false
+    }
+
+    fn stands_in_the_way(&self, elder: u32, r: u32, b: u32) -> bool {
+        let (old, new) = (&self.requests[elder], &self.requests[r]);
+        match old.state {
+            State::Done | State::Free => false,
+            State::Parent => {
+                let parts = &self.splits[old.split].parts;
+                parts.iter().any(|&part| self.stands_in_the_way(part, r, b))
+            }
+            _ if old.slot != new.slot => false,
+            // Both go through one node's fence, which keeps the order of one client.
+            State::Queued | State::InFlight
+                if old.marks.has(Marks::FENCED)
+                    && new.marks.has(Marks::FENCED)
+                    && old.marks.has(Marks::RESP3) == new.marks.has(Marks::RESP3)
+                    && self.map.get(new.slot) == old.node =>
+            {
+                false
+            }
+            State::InFlight => old.backend != b,
+            State::Held | State::Waiting | State::Queued => true,
+        }
+    }
+
+    /// Keeps a leg until its elders are answered.
+    pub(super) fn hold(&mut self, r: u32, bytes: Bytes) {
+        let entry = &mut self.requests[r];
+        entry.own = bytes.into_vec();
+        entry.state = State::Held;
+        let c = entry.client;
+        self.mark_irregular(r);
+        self.clients[c].held += 1;
+    }
+
+    /// After something of the client's was answered: those held back look again, in order.
+    pub(super) fn release_held(&mut self, c: u32) {
+        if self.clients[c].held == 0 {
+            return;
+        }
+        let mut held = Vec::new();
+        let mut at = self.clients[c].head;
+        while at != NONE {
+            let entry = &self.requests[at];
+            match entry.state {
+                State::Held => held.push(at),
+                State::Parent => {
+                    let parts = self.splits[entry.split].parts.iter().copied();
+                    held.extend(parts.filter(|&part| self.requests[part].state == State::Held));
+                }
+                _ => (),
+            }
+            at = entry.next_in_client;
+        }
+        for r in held {
+            // An earlier one's launch may have closed the client.
+            if self.requests[r].state == State::Held && self.requests[r].client == c {
+                self.clients[c].held -= 1;
+                let bytes = std::mem::take(&mut self.requests[r].own);
+                self.requests[r].state = State::Waiting;
+                self.launch(r, Bytes::Own(bytes));
+            }
+        }
+    }
+
+    /// Keeps a leg until a time, or until the map is news if `on_topology`.
+    pub(super) fn wait(&mut self, r: u32, bytes: Bytes, until_ms: u64, on_topology: bool) {
+        if self.age_ms(r) >= self.settings.request_timeout_ms {
+            return self.give_up(r);
+        }
+        let entry = &mut self.requests[r];
+        entry.own = bytes.into_vec();
+        entry.state = State::Waiting;
+        self.mark_irregular(r);
+        self.waits.push(Wait { request: r, until_ms, on_topology });
+    }
+
+    /// Nobody serves the slot, as far as we know.
+    fn wait_unserved(&mut self, r: u32, bytes: Bytes) {
+        self.actions.push(Action::Report(Report::WantRefresh));
+        let budget = UNSERVED_BUDGET_MS.min(self.settings.request_timeout_ms);
+        if self.age_ms(r) >= budget {
+            return self.fail(r, errors::no_node);
+        }
+        self.wait(r, bytes, self.now.ms + 100, true);
+    }
+
+    /// A leg's time is spent: the last error that a node gave, or one of ours.
+    pub(super) fn give_up(&mut self, r: u32) {
+        let last = std::mem::take(&mut self.requests[r].reply);
+        if last.is_empty() {
+            self.tally.timeouts += 1;
+            self.fail(r, errors::no_connection);
+        } else {
+            self.complete(r, &last);
+        }
+    }
+
+    pub(super) fn age_ms(&self, r: u32) -> u64 {
+        u64::from((self.now.ms as u32).wrapping_sub(self.requests[r].since))
+    }
+
+    pub(super) fn mark_irregular(&mut self, r: u32) {
+        let entry = &mut self.requests[r];
+        if entry.client != NONE && !entry.marks.has(Marks::IRREGULAR) {
+            entry.marks.set(Marks::IRREGULAR);
+            self.clients[entry.client].irregular += 1;
+        }
+    }
+
+    /// The backend that all clients of this version share towards a node.
+    pub(super) fn shared_backend(&mut self, node: u16, version: Version) -> u32 {
+        let known = self.nodes[node].shared[version_index(version)];
+        if known != NONE {
+            return known;
+        }
+        let b = self.open_backend(node, version, super::backend::Lane::Shared);
+        self.nodes[node].shared[version_index(version)] = b;
+        b
+    }
+
+    /// Whether requests may be queued on a backend; connects it when it is time.
+    pub(super) fn usable(&mut self, b: u32) -> Usable {
+        let backend = &self.backends[b as usize];
+        match backend.phase {
+            Phase::Ready | Phase::Connecting | Phase::Handshake => Usable::Now,
+            Phase::Closing => Usable::From(self.now.ms + 10),
+            Phase::Idle if self.now.ms >= backend.retry_at_ms => {
+                self.connect(b);
+                Usable::Now
+            }
+            Phase::Idle => {
+                let failing_ms = self.now.ms.saturating_sub(backend.failing_since_ms);
+                if backend.failures > 0 && failing_ms > self.settings.request_timeout_ms {
+                    return Usable::Failing;
+                }
+                Usable::From(backend.retry_at_ms)
+            }
+        }
+    }
+}
+
+/// Whether a backend takes requests.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Usable {
+    Now,
+    /// Not before this time.
+    From(u64),
+    /// It has failed for longer than a request may take: answer at once.
+    Failing,
+}
+
+/// `ASKING`, as a node reads it.
+pub(super) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";

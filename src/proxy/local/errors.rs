@@ -1,0 +1,252 @@
+//! Every error reply that we originate. Texts are redis-server 7.0's where it has one.
+//!
+//! Not here: when they are said. Nothing here shows an address, a password or a node's own error.
+
+use crate::command::{Args, LookupError};
+
+/// Bytes of a client's own words that an error repeats, at most (redis-server: `%.128s`).
+const QUOTE_MAX: usize = 128;
+
+// --- commands that are not run ---------------------------------------------------------------
+
+/// What `command::lookup` found wrong, in the server's words.
+pub fn lookup_failed(out: &mut Vec<u8>, error: &LookupError, args: &Args) {
+    match error {
+        LookupError::UnknownCommand => unknown_command(out, args),
+        LookupError::UnknownSubcommand(container) => {
+            unknown_subcommand(out, container.name, args.get(1).unwrap_or_default());
+        }
+        LookupError::WrongArity(command) => wrong_arity(out, command.name),
+    }
+}
+
+/// `ERR unknown command 'FOO', with args beginning with: 'a' 'b' `: the arguments in 128 bytes.
+/// Clients look for its start to learn that we are too old for something (Lettuce).
+pub fn unknown_command(out: &mut Vec<u8>, args: &Args) {
+    let mut quoted = Vec::new();
+    for argument in args.iter().skip(1) {
+        if quoted.len() >= QUOTE_MAX {
+            break;
+        }
+        let room = QUOTE_MAX - quoted.len();
+        quoted.push(b'\'');
+        quoted.extend_from_slice(clip(argument, room));
+        quoted.extend_from_slice(b"' ");
+    }
+    let name = clip(args.get(0).unwrap_or_default(), QUOTE_MAX);
+    line(out, &[b"ERR unknown command '", name, b"', with args beginning with: ", &quoted]);
+}
+
+/// `ERR unknown subcommand 'x'. Try CLIENT HELP.` `container` in any case.
+pub fn unknown_subcommand(out: &mut Vec<u8>, container: &str, subcommand: &[u8]) {
+    let container = container.to_ascii_uppercase();
+    let quoted = clip(subcommand, QUOTE_MAX);
+    let container = container.as_bytes();
+    line(out, &[b"ERR unknown subcommand '", quoted, b"'. Try ", container, b" HELP."]);
+}
+
+/// `ERR wrong number of arguments for 'config|get' command`. `name` as in the command table.
+pub fn wrong_arity(out: &mut Vec<u8>, name: &str) {
+    let name = name.to_ascii_lowercase();
+    line(out, &[b"ERR wrong number of arguments for '", name.as_bytes(), b"' command"]);
+}
+
+/// A command of class P. `name` as in the command table: `CONFIG|SET` is said as `CONFIG SET`.
+pub fn refused(out: &mut Vec<u8>, name: &str) {
+    let name = name.replace('|', " ");
+    line(out, &[b"ERR ", name.as_bytes(), b" is not allowed through this proxy"]);
+}
+
+/// A command that a later version brings.
+pub fn not_yet(out: &mut Vec<u8>, name: &str) {
+    let name = name.replace('|', " ");
+    line(out, &[b"ERR ", name.as_bytes(), b" is not supported by this proxy yet"]);
+}
+
+/// A command that only has a meaning on one server's own connection.
+pub fn not_supported(out: &mut Vec<u8>, name: &str) {
+    let name = name.replace('|', " ");
+    line(out, &[b"ERR ", name.as_bytes(), b" is not supported by this proxy"]);
+}
+
+pub fn syntax(out: &mut Vec<u8>) {
+    fixed(out, "ERR syntax error");
+}
+
+pub fn not_integer(out: &mut Vec<u8>) {
+    fixed(out, "ERR value is not an integer or out of range");
+}
+
+/// `text`: what `ProtocolError::text` says. The connection is closed after it.
+pub fn protocol(out: &mut Vec<u8>, text: &str) {
+    line(out, &[b"ERR ", text.as_bytes()]);
+}
+
+// --- login and limits ------------------------------------------------------------------------
+
+pub fn noauth(out: &mut Vec<u8>) {
+    fixed(out, "NOAUTH Authentication required.");
+}
+
+pub fn wrongpass(out: &mut Vec<u8>) {
+    fixed(out, "WRONGPASS invalid username-password pair or user is disabled.");
+}
+
+/// Said once to a client over the limit; then its connection is closed.
+pub fn maxclients(out: &mut Vec<u8>) {
+    fixed(out, "ERR max number of clients reached");
+}
+
+/// The memory budget is used up: new work is refused, what runs goes on.
+pub fn no_memory(out: &mut Vec<u8>) {
+    fixed(out, "ERR proxy memory limit reached, the command has not run");
+}
+
+/// The pool of private backends is empty (routing-policy class M).
+pub fn blocking_cap(out: &mut Vec<u8>) {
+    fixed(out, "ERR max blocking connections reached");
+}
+
+/// The same for WATCH and other state that needs a private backend.
+pub fn private_cap(out: &mut Vec<u8>) {
+    fixed(out, "ERR max private connections reached");
+}
+
+/// We are going down and take nothing new.
+pub fn draining(out: &mut Vec<u8>) {
+    fixed(out, "ERR proxy is shutting down");
+}
+
+// --- keys, slots and nodes -------------------------------------------------------------------
+
+pub fn crossslot(out: &mut Vec<u8>) {
+    fixed(out, "CROSSSLOT Keys in request don't hash to the same slot");
+}
+
+pub fn tryagain(out: &mut Vec<u8>) {
+    fixed(out, "TRYAGAIN Multiple keys request during rehashing of slot");
+}
+
+/// No node owns the slot, as far as the map says.
+pub fn no_node(out: &mut Vec<u8>) {
+    fixed(out, "CLUSTERDOWN Hash slot not served");
+}
+
+/// No map has been learnt yet.
+pub fn no_map(out: &mut Vec<u8>) {
+    fixed(out, "CLUSTERDOWN The cluster is down");
+}
+
+/// More redirects than `limits::REDIRECTS_MAX`. Never begins with MOVED: a cluster-aware client
+/// would go round us.
+pub fn too_many_redirects(out: &mut Vec<u8>) {
+    fixed(out, "ERR too many redirects, the cluster is changing");
+}
+
+/// A redirect to an address that no known node lists: not followed.
+pub fn untrusted_redirect(out: &mut Vec<u8>) {
+    fixed(out, "ERR redirect to a node that is not in the cluster");
+}
+
+/// The request never left us: it may be repeated by anyone.
+pub fn no_connection(out: &mut Vec<u8>) {
+    fixed(out, "ERR no connection to server, the command has not run");
+}
+
+/// The request was written and its connection is gone (routing-policy 4.3).
+pub fn connection_lost(out: &mut Vec<u8>) {
+    fixed(out, "ERR connection to server lost, the command may have run");
+}
+
+/// The request was written and not answered in time.
+pub fn timeout(out: &mut Vec<u8>) {
+    fixed(out, "ERR no reply from server in time, the command may have run");
+}
+
+/// The request was not written in time.
+pub fn timeout_unsent(out: &mut Vec<u8>) {
+    fixed(out, "ERR no server could be reached in time, the command has not run");
+}
+
+/// What a node answered could not be read as one reply, or does not fit what was asked.
+pub fn bad_reply(out: &mut Vec<u8>) {
+    fixed(out, "ERR unreadable reply from server, the command may have run");
+}
+
+/// The merged reply of a whole-cluster command is larger than its limit.
+pub fn reply_too_large(out: &mut Vec<u8>) {
+    fixed(out, "ERR reply over all nodes is larger than the proxy's limit");
+}
+
+pub fn invalid_cursor(out: &mut Vec<u8>) {
+    fixed(out, "ERR invalid cursor");
+}
+
+pub fn noscript(out: &mut Vec<u8>) {
+    fixed(out, "NOSCRIPT No matching script. Please use EVAL.");
+}
+
+// --- transactions, blocking, subscriptions ---------------------------------------------------
+
+pub fn nested_multi(out: &mut Vec<u8>) {
+    fixed(out, "ERR MULTI calls can not be nested");
+}
+
+pub fn exec_without_multi(out: &mut Vec<u8>) {
+    fixed(out, "ERR EXEC without MULTI");
+}
+
+pub fn discard_without_multi(out: &mut Vec<u8>) {
+    fixed(out, "ERR DISCARD without MULTI");
+}
+
+pub fn watch_in_multi(out: &mut Vec<u8>) {
+    fixed(out, "ERR WATCH inside MULTI is not allowed");
+}
+
+/// A command that the server flags `no_multi`.
+pub fn not_in_multi(out: &mut Vec<u8>) {
+    fixed(out, "ERR Command not allowed inside a transaction");
+}
+
+pub fn execabort(out: &mut Vec<u8>) {
+    fixed(out, "EXECABORT Transaction discarded because of previous errors.");
+}
+
+/// CLIENT UNBLOCK … ERROR: what the blocked client is told.
+pub fn unblocked(out: &mut Vec<u8>) {
+    fixed(out, "UNBLOCKED client unblocked via CLIENT UNBLOCK");
+}
+
+/// A RESP2 client that is subscribed sent something else. `name` as in the command table.
+pub fn subscribed_only(out: &mut Vec<u8>, name: &str) {
+    let name = name.to_ascii_lowercase();
+    let rest = b"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
+                 this context";
+    line(out, &[b"ERR Can't execute '", name.as_bytes(), rest]);
+}
+
+// --- the line itself -------------------------------------------------------------------------
+
+/// An error line from a fixed text.
+pub(super) fn fixed(out: &mut Vec<u8>, text: &str) {
+    line(out, &[text.as_bytes()]);
+}
+
+/// An error line from its parts. Line ends inside become spaces: they may come from a client, and
+/// an error line that holds one is two replies.
+pub(super) fn line(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    out.push(b'-');
+    for part in parts {
+        out.extend(
+            part.iter().map(|&byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte }),
+        );
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// The server's `%.*s`: ends at a NUL byte or after `max` bytes.
+pub(super) fn clip(text: &[u8], max: usize) -> &[u8] {
+    let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+    text.get(..end.min(max)).unwrap_or_default()
+}

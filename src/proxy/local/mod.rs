@@ -1,0 +1,329 @@
+//! The commands that the proxy answers itself (routing-policy class K), and every reply text that
+//! we originate. A table of small functions: request and session in, bytes out.
+//!
+//! Not here: which commands come here (`command`), looking a name up and checking its arity, the
+//! tables of clients (CLIENT LIST, KILL and UNBLOCK are handed back to who holds them), and
+//! everything that a node must be asked. No I/O, no clock: time is told.
+
+pub mod client;
+mod cluster;
+mod config;
+pub mod errors;
+mod genpass;
+mod glob;
+mod help;
+mod info;
+mod login;
+mod own_logs;
+#[cfg(test)]
+mod tests;
+
+pub use client::{ClientFacts, ClientFilter, client_line, write_client_list, write_killed};
+pub use glob::matches as glob_matches;
+
+use crate::cluster::{Endpoint, Topology};
+use crate::command::{Args, Command, Flags};
+use crate::limits::DATABASES_ANNOUNCED;
+use crate::proxy::session::Session;
+use crate::resp::Version;
+use crate::resp::number::read_integer;
+use crate::resp::write;
+
+/// Who may log in. A secret: neither printed nor logged.
+#[derive(Clone)]
+pub struct User {
+    pub name: Box<str>,
+    /// None: any password is right (`nopass`).
+    pub password: Option<Box<[u8]>>,
+}
+
+/// What this proxy is, the same for all reactors and as long as it runs.
+#[derive(Clone)]
+pub struct Identity {
+    /// The server version that clients are told, e.g. `7.2.5`.
+    pub version_announced: Box<str>,
+    /// 40 lower-case hex digits; also the node id of the cluster face.
+    pub run_id: [u8; 40],
+    /// Empty: nobody needs to log in.
+    pub users: Vec<User>,
+    /// SELECT of any database is answered OK and changes nothing.
+    pub ignore_select: bool,
+    pub maxclients: u32,
+    pub listen_port: u16,
+    /// What the cluster face names as its one node; None: the address that the client used.
+    pub announce: Option<Endpoint>,
+    pub started_unix_s: u64,
+    pub process_id: u32,
+    pub reactors: u32,
+    /// Seconds after which an idle client is closed; 0: never.
+    pub idle_timeout_s: u32,
+    /// Bytes that the proxy may use; 0: no limit.
+    pub memory_budget: u64,
+    /// As `uname` says it, e.g. `Linux 6.18.0 x86_64`.
+    pub os: Box<str>,
+    pub executable: Box<str>,
+    /// Path of the configuration file; empty: none.
+    pub config_file: Box<str>,
+    /// From the system's random source, drawn at start: the key of ACL GENPASS. A secret.
+    pub secret: [u8; 32],
+}
+
+impl Identity {
+    /// Whether a client may run commands without logging in.
+    pub fn open(&self) -> bool {
+        self.users.is_empty()
+            || self.users.iter().any(|user| &*user.name == "default" && user.password.is_none())
+    }
+}
+
+/// The counters that INFO shows: of the whole process, or of one reactor, as the caller has them.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Totals {
+    pub clients: u64,
+    pub blocked_clients: u64,
+    pub pubsub_clients: u64,
+    pub connections_accepted: u64,
+    pub connections_rejected: u64,
+    /// Since the process started.
+    pub commands: u64,
+    pub error_replies: u64,
+    pub protocol_errors: u64,
+    pub bytes_in: u64,
+    pub bytes_out: u64,
+    pub commands_per_second: u64,
+    pub bytes_in_per_second: u64,
+    pub bytes_out_per_second: u64,
+    pub pubsub_channels: u64,
+    pub pubsub_patterns: u64,
+    pub pubsub_shard_channels: u64,
+    /// Bytes.
+    pub memory_used: u64,
+    pub memory_peak: u64,
+    pub memory_rss: u64,
+    pub memory_system: u64,
+    /// CPU time in µs.
+    pub cpu_system_us: u64,
+    pub cpu_user_us: u64,
+    /// Connections to nodes: shared ones, and those lent to single clients.
+    pub backends: u64,
+    pub backends_private: u64,
+    pub requests_in_flight: u64,
+    pub redirects_moved: u64,
+    pub redirects_ask: u64,
+    pub retries: u64,
+    pub timeouts: u64,
+    pub backends_lost: u64,
+    pub topology_refreshes: u64,
+    /// Requests that were cut by slot.
+    pub splits: u64,
+}
+
+/// What an answer may depend on besides the request and its client.
+pub struct World<'a> {
+    pub identity: &'a Identity,
+    /// None: no map has been learnt yet.
+    pub topology: Option<&'a Topology>,
+    pub totals: &'a Totals,
+    /// Monotonic, ms.
+    pub now_ms: u64,
+    /// Wall clock, µs since 1970.
+    pub unix_us: u64,
+    /// A fresh random number.
+    pub random: u64,
+}
+
+/// What became of a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// The reply is in `out`; empty if the client asked for none (CLIENT REPLY).
+    Replied,
+    /// The reply is in `out`; close after it has been sent (QUIT).
+    Close,
+    /// Write a `client_line` of each client that the filter matches, then `write_client_list`.
+    /// `out` is untouched.
+    ListClients(Box<ClientFilter>),
+    /// Close the clients that the filter matches, then `write_killed`; the asking client itself
+    /// only after its reply has been sent. `out` is untouched.
+    KillClients(Box<ClientFilter>),
+    /// If that client is blocked: end its wait as by time-out, or with `errors::unblocked`. Then
+    /// reply `:1`, else `:0`. `out` is untouched.
+    Unblock { id: u64, error: bool },
+    /// Not answered here after all: forward to any primary. `out` is untouched.
+    AnyNode,
+    /// RESET: the session is back at the start and the reply is in `out`. The caller drops what
+    /// it holds itself: MULTI, WATCH, subscriptions, private backends.
+    ResetAll,
+}
+
+/// Whether a client may send this before it has logged in.
+pub fn allowed_before_auth(command: &Command) -> bool {
+    command.flags.has(Flags::NO_AUTH)
+}
+
+/// Answers a command of class K (local), O (state in the connection) or P (refused) whose arity is
+/// right. What has no answer here is refused by name.
+/// `args` begins with the command's name. Appends to `out`.
+pub fn answer(
+    command: &Command,
+    args: &Args,
+    session: &mut Session,
+    world: &World,
+    out: &mut Vec<u8>,
+) -> Answer {
+    if command.name == "PING" {
+        return ping(args, session, out);
+    }
+    match command.name.split_once('|') {
+        None => plain(command, args, session, world, out),
+        Some((container, "HELP")) => help::answer(container, out),
+        Some(("CLIENT", sub)) => client::answer(sub, args, session, world, out),
+        Some(("CLUSTER", sub)) => cluster::answer(sub, args, session, world, out),
+        Some(("CONFIG", sub)) => config::answer(sub, args, session, world, out),
+        Some(("ACL", sub)) => acl(sub, args, session, world, out),
+        Some(("COMMAND", _)) => Answer::AnyNode,
+        Some((container @ ("SLOWLOG" | "COMMANDLOG" | "LATENCY" | "HOTKEYS"), sub)) => {
+            own_logs::answer(container, sub, args, session, out)
+        }
+        // Its field sets live in the connection (routing-policy class O).
+        Some(("HIMPORT", _)) => {
+            errors::not_yet(out, command.name);
+            Answer::Replied
+        }
+        Some(_) => refuse(command.name, out),
+    }
+}
+
+fn ping(args: &Args, session: &Session, out: &mut Vec<u8>) -> Answer {
+    if args.len() > 2 {
+        errors::wrong_arity(out, "PING");
+    } else if session.subscriptions > 0 && session.version == Version::Resp2 {
+        write::array_header(out, 2);
+        write::bulk(out, b"pong");
+        write::bulk(out, args.get(1).unwrap_or_default());
+    } else if let Some(text) = args.get(1) {
+        write::bulk(out, text);
+    } else {
+        write::simple(out, "PONG");
+    }
+    Answer::Replied
+}
+
+fn plain(
+    command: &Command,
+    args: &Args,
+    session: &mut Session,
+    world: &World,
+    out: &mut Vec<u8>,
+) -> Answer {
+    match command.name {
+        "ECHO" => write::bulk(out, args.get(1).unwrap_or_default()),
+        "HELLO" => login::hello(args, session, world, out),
+        "AUTH" => login::auth(args, session, world, out),
+        "SELECT" => select(args, world, out),
+        "INFO" => info::answer(args, session, world, out),
+        "TIME" => time(world, out),
+        "ROLE" => role(out),
+        "READONLY" => {
+            session.readonly = true;
+            write::simple(out, "OK");
+        }
+        "READWRITE" => {
+            session.readonly = false;
+            write::simple(out, "OK");
+        }
+        // The client believes in a redirect, and we follow those ourselves.
+        "ASKING" => write::simple(out, "OK"),
+        "MONITOR" => errors::not_yet(out, command.name),
+        "QUIT" => {
+            write::simple(out, "OK");
+            return Answer::Close;
+        }
+        "RESET" => {
+            session.reset(world.identity.open());
+            write::simple(out, "RESET");
+            return Answer::ResetAll;
+        }
+        "COMMAND" | "LOLWUT" => return Answer::AnyNode,
+        name => return refuse(name, out),
+    }
+    Answer::Replied
+}
+
+/// As a node in cluster mode, but numbers that no server takes are out of range first.
+fn select(args: &Args, world: &World, out: &mut Vec<u8>) {
+    let Some(index) = read_integer(args.get(1).unwrap_or_default()) else {
+        return errors::not_integer(out);
+    };
+    if i32::try_from(index).is_err() {
+        let (low, high) = (i32::MIN, i32::MAX);
+        let text = format!("ERR value is out of range, value must between {low} and {high}");
+        return errors::fixed(out, &text);
+    }
+    let known = (0..i64::from(DATABASES_ANNOUNCED)).contains(&index);
+    match index {
+        0 => write::simple(out, "OK"),
+        1.. if world.identity.ignore_select => write::simple(out, "OK"),
+        _ if known => errors::fixed(out, "ERR SELECT is not allowed in cluster mode"),
+        _ => errors::fixed(out, "ERR DB index is out of range"),
+    }
+}
+
+fn time(world: &World, out: &mut Vec<u8>) {
+    write::array_header(out, 2);
+    write::bulk(out, (world.unix_us / 1_000_000).to_string().as_bytes());
+    write::bulk(out, (world.unix_us % 1_000_000).to_string().as_bytes());
+}
+
+/// A primary without replicas.
+fn role(out: &mut Vec<u8>) {
+    write::array_header(out, 3);
+    write::bulk(out, b"master");
+    write::integer(out, 0);
+    write::array_header(out, 0);
+}
+
+/// The categories of redis-server 7.0 (acl.c).
+const CATEGORIES: [&str; 21] = [
+    "keyspace",
+    "read",
+    "write",
+    "set",
+    "sortedset",
+    "list",
+    "hash",
+    "string",
+    "bitmap",
+    "hyperloglog",
+    "geo",
+    "stream",
+    "pubsub",
+    "admin",
+    "fast",
+    "slow",
+    "blocking",
+    "dangerous",
+    "connection",
+    "transaction",
+    "scripting",
+];
+
+fn acl(sub: &str, args: &Args, session: &mut Session, world: &World, out: &mut Vec<u8>) -> Answer {
+    match sub {
+        "WHOAMI" => write::bulk(out, session.user_name().as_bytes()),
+        "CAT" if args.len() == 2 => {
+            write::array_header(out, CATEGORIES.len());
+            CATEGORIES.iter().for_each(|category| write::bulk(out, category.as_bytes()));
+        }
+        // Which commands a category holds depends on the nodes' version.
+        "CAT" if args.len() == 3 => return Answer::AnyNode,
+        "CAT" => errors::wrong_arity(out, "ACL|CAT"),
+        "GENPASS" => genpass::answer(args, session, world, out),
+        _ => errors::refused(out, &format!("ACL {sub}")),
+    }
+    Answer::Replied
+}
+
+fn refuse(name: &str, out: &mut Vec<u8>) -> Answer {
+    errors::refused(out, name);
+    Answer::Replied
+}

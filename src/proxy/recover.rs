@@ -1,0 +1,260 @@
+//! What becomes of requests that a node did not run, or that lost their connection; and time.
+//!
+//! `route` decides; this acts. Not here: backends' lives (`connect`).
+
+use super::Proxy;
+use super::launch::Bytes;
+use super::local::errors;
+use super::request::{Marks, State};
+use super::route::{self, AfterLoss, Facts, Loss, Next};
+use super::types::{Action, NONE, Report};
+use crate::cluster::redirect_endpoint;
+use crate::resp::reply::{classify_error, parse_redirect};
+
+/// How long an unknown redirect target may take to be confirmed.
+const CONFIRM_BUDGET_MS: u64 = 1_500;
+
+impl Proxy {
+    /// The head of backend `b` was answered with an error that routing has to look at.
+    pub(super) fn handle_error_reply(&mut self, b: u32, r: u32, line: &[u8]) {
+        if self.requests[r].client == NONE {
+            self.backends[b as usize].pop(&self.requests);
+            return self.complete(r, line);
+        }
+        let next = self.decide(r, line);
+        if next == Next::Answer {
+            self.backends[b as usize].pop(&self.requests);
+            return self.complete(r, line);
+        }
+        let entry = &self.requests[r];
+        let bytes = self.backends[b as usize].bytes_of(entry.start, entry.len);
+        self.backends[b as usize].pop(&self.requests);
+        self.mark_irregular(r);
+        let Some(bytes) = bytes else {
+            // The kernel still has its bytes: they come back with the send that they are part of.
+            let entry = &mut self.requests[r];
+            entry.reply.clear();
+            entry.reply.extend_from_slice(line);
+            entry.state = State::Waiting;
+            self.backends[b as usize].awaiting.push(r);
+            return;
+        };
+        self.act(r, next, line, bytes);
+    }
+
+    /// A send has come back: requests that were refused before it did can be repeated now.
+    pub(super) fn revisit_awaiting(&mut self, b: u32) {
+        let awaiting = std::mem::take(&mut self.backends[b as usize].awaiting);
+        for r in awaiting {
+            let entry = &mut self.requests[r];
+            let line = std::mem::take(&mut entry.reply);
+            let (start, len) = (entry.start, entry.len);
+            match self.backends[b as usize].bytes_of(start, len) {
+                Some(bytes) => {
+                    let next = self.decide(r, &line);
+                    self.act(r, next, &line, bytes);
+                }
+                None => {
+                    self.requests[r].reply = line;
+                    self.backends[b as usize].awaiting.push(r);
+                }
+            }
+        }
+    }
+
+    /// The client of `r` has left while `r` awaited its own bytes.
+    pub(super) fn forget_awaiting(&mut self, r: u32) {
+        if let Some(backend) = self.backends.get_mut(self.requests[r].backend as usize) {
+            backend.awaiting.retain(|&waiting| waiting != r);
+        }
+    }
+
+    pub(super) fn decide(&self, r: u32, line: &[u8]) -> Next {
+        let entry = &self.requests[r];
+        route::after_error(&Facts {
+            kind: classify_error(line),
+            fenced: entry.marks.has(Marks::FENCED),
+            target_known: self.redirect_target(r, line).map(|(_, node)| node.is_some()),
+            confirmed: entry.marks.has(Marks::CONFIRMING),
+            divisible: entry.marks.has(Marks::DIVISIBLE),
+            redirects: entry.redirects,
+            redirects_max: self.settings.redirects_max,
+            waits: entry.waits,
+            age_ms: self.age_ms(r),
+            budget_ms: self.settings.request_timeout_ms,
+        })
+    }
+
+    /// The endpoint that a redirect names, and the node that it is, if the map knows it.
+    fn redirect_target(
+        &self,
+        r: u32,
+        line: &[u8],
+    ) -> Option<(crate::cluster::Endpoint, Option<u16>)> {
+        let (_, raw) = parse_redirect(line)?;
+        let asked = &self.nodes[self.requests[r].node].endpoint.host;
+        let endpoint = redirect_endpoint(raw, asked)?;
+        let node = self.nodes.by_endpoint(&endpoint);
+        Some((endpoint, node))
+    }
+
+    /// Does what was decided. `r` is in no FIFO; `bytes` are its own.
+    pub(super) fn act(&mut self, r: u32, next: Next, line: &[u8], bytes: Vec<u8>) {
+        self.requests[r].marks.unset(Marks::CONFIRMING);
+        match next {
+            Next::Answer => self.complete(r, line),
+            Next::Exhausted => self.fail(r, errors::too_many_redirects),
+            Next::Follow => {
+                self.follow(r, line);
+                self.launch(r, Bytes::Own(bytes));
+            }
+            Next::Ask => {
+                if let Some((_, Some(node))) = self.redirect_target(r, line) {
+                    let entry = &mut self.requests[r];
+                    entry.node = node;
+                    entry.marks.set(Marks::ASKING);
+                    entry.redirects += 1;
+                    self.tally.redirects += 1;
+                }
+                self.launch(r, Bytes::Own(bytes));
+            }
+            Next::Confirm => self.confirm(r, line, bytes),
+            Next::Wait { ms, refresh } => {
+                if refresh {
+                    self.actions.push(Action::Report(Report::WantRefresh));
+                }
+                let jitter = self.random() % (ms / 2 + 1);
+                let entry = &mut self.requests[r];
+                entry.waits = entry.waits.saturating_add(1);
+                entry.reply.clear();
+                entry.reply.extend_from_slice(line);
+                self.tally.retries += 1;
+                self.wait(r, Bytes::Own(bytes), self.now.ms + ms + jitter, refresh);
+            }
+            Next::Divide => self.divide(r, &bytes),
+        }
+    }
+
+    /// MOVED to a node that we know: the map is patched here at once, and everywhere soon.
+    fn follow(&mut self, r: u32, line: &[u8]) {
+        self.requests[r].redirects += 1;
+        self.tally.redirects += 1;
+        let from = self.nodes[self.requests[r].node].address;
+        let Some((slot, _)) = parse_redirect(line) else { return };
+        let Some((endpoint, Some(node))) = self.redirect_target(r, line) else { return };
+        // A script may name any slot; only the one that was asked for is believed.
+        if slot != self.requests[r].slot {
+            return;
+        }
+        if self.map.get(slot) != node {
+            self.map.patch(slot, node);
+        }
+        let report = Report::Moved { slot, endpoint, from, known: true };
+        self.actions.push(Action::Report(report));
+    }
+
+    /// The target is not in the map: nothing connects there until the topology thread has seen it.
+    fn confirm(&mut self, r: u32, line: &[u8], bytes: Vec<u8>) {
+        let from = self.nodes[self.requests[r].node].address;
+        if let (Some((slot, _)), Some((endpoint, _))) =
+            (parse_redirect(line), self.redirect_target(r, line))
+        {
+            let report = Report::Moved { slot, endpoint, from, known: false };
+            self.actions.push(Action::Report(report));
+        }
+        let entry = &mut self.requests[r];
+        entry.marks.set(Marks::CONFIRMING);
+        entry.reply.clear();
+        entry.reply.extend_from_slice(line);
+        let budget = CONFIRM_BUDGET_MS.min(self.settings.request_timeout_ms);
+        self.wait(r, Bytes::Own(bytes), self.now.ms + budget, true);
+    }
+
+    /// Legs whose time has come, or that wait for news of the map, look again.
+    pub(super) fn wake_waiting(&mut self, topology: bool) {
+        if self.waits.is_empty() {
+            return;
+        }
+        let now = self.now.ms;
+        let mut due = Vec::new();
+        self.waits.retain(|wait| {
+            let woken = wait.until_ms <= now || (topology && wait.on_topology);
+            if woken {
+                due.push(wait.request);
+            }
+            !woken
+        });
+        for r in due {
+            // An earlier one's end may have closed the client, and with it this one.
+            if self.requests[r].state == State::Waiting {
+                self.wake(r);
+            }
+        }
+    }
+
+    fn wake(&mut self, r: u32) {
+        let bytes = std::mem::take(&mut self.requests[r].own);
+        if self.requests[r].marks.has(Marks::CONFIRMING) {
+            let line = std::mem::take(&mut self.requests[r].reply);
+            let next = self.decide(r, &line);
+            return self.act(r, next, &line, bytes);
+        }
+        if self.age_ms(r) >= self.settings.request_timeout_ms {
+            return self.give_up(r);
+        }
+        self.launch(r, Bytes::Own(bytes));
+    }
+
+    /// A request whose connection is gone. `bytes`: its own, where they could be saved.
+    pub(super) fn handle_lost(
+        &mut self,
+        r: u32,
+        written: bool,
+        timed_out: bool,
+        bytes: Option<Vec<u8>>,
+    ) {
+        let entry = &mut self.requests[r];
+        let marks = entry.marks;
+        entry.reply.clear();
+        if entry.client == NONE {
+            return self.complete(r, b"");
+        }
+        if marks.has(Marks::STREAMING) {
+            entry.marks.unset(Marks::STREAMING);
+            let c = entry.client;
+            if self.clients[c].torn {
+                // Half a reply was sent: nothing that can follow it is right.
+                self.requests[r].state = State::Done;
+                return self.close_client(c);
+            }
+            self.clients[c].output.roll_back();
+        }
+        let loss = Loss {
+            written,
+            retry_safe: marks.has(Marks::RETRY_SAFE),
+            repeated: marks.has(Marks::REPEATED),
+            timed_out,
+        };
+        match (route::after_loss(&loss), bytes) {
+            (AfterLoss::Again, Some(bytes)) => self.relaunch_later(r, bytes),
+            (AfterLoss::Repeat, Some(bytes)) => {
+                self.requests[r].marks.set(Marks::REPEATED);
+                self.tally.retries += 1;
+                self.relaunch_later(r, bytes);
+            }
+            (AfterLoss::TimedOut, _) => {
+                self.tally.timeouts += 1;
+                self.fail(r, errors::timeout);
+            }
+            (AfterLoss::Again | AfterLoss::Repeat | AfterLoss::Lost, _) => {
+                self.tally.lost += 1;
+                self.fail(r, errors::connection_lost);
+            }
+        }
+    }
+
+    /// As if it had just come, once the lost connection has been dealt with.
+    fn relaunch_later(&mut self, r: u32, bytes: Vec<u8>) {
+        self.wait(r, Bytes::Own(bytes), self.now.ms, true);
+    }
+}

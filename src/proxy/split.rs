@@ -1,0 +1,456 @@
+//! Cutting a request by slot, and making one reply of the parts' replies.
+//!
+//! Pure: words and replies in, bytes out. Policies are named as in the Valkey documentation.
+//! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
+
+use super::types::NONE;
+use crate::cluster::SLOTS;
+use crate::command::{Args, ResponsePolicy, SplitShape};
+use crate::resp::reply::{aggregate_header, first_frame_len, parse_integer};
+use crate::resp::request::{write_request_bulk, write_request_header};
+use crate::resp::{Version, write};
+
+/// How the parts' replies become one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Merge {
+    /// Arrays of values, put back in the order of the caller's keys.
+    Values,
+    Sum,
+    Min,
+    /// The first reply, if none is an error.
+    AllSucceeded,
+    /// The first reply that is no error.
+    OneSucceeded,
+    /// Arrays of 0 and 1, place by place.
+    LogicalAnd,
+    /// Arrays, one behind the other.
+    Join,
+    /// Pairs of parts, a count and a key each: a key by the weight of its count.
+    Weighted,
+}
+
+impl Merge {
+    /// The merge for a command that all primaries or all nodes run.
+    pub fn of_policy(policy: ResponsePolicy) -> Merge {
+        match policy {
+            ResponsePolicy::Sum => Merge::Sum,
+            ResponsePolicy::Min => Merge::Min,
+            ResponsePolicy::AllSucceeded | ResponsePolicy::Special => Merge::AllSucceeded,
+            ResponsePolicy::OneSucceeded => Merge::OneSucceeded,
+            ResponsePolicy::LogicalAnd => Merge::LogicalAnd,
+            ResponsePolicy::Default => Merge::Join,
+        }
+    }
+
+    /// Whether the parts' replies are needed as they are until all are there.
+    pub fn keeps_replies(self) -> bool {
+        matches!(self, Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted)
+    }
+}
+
+/// A request of several parts.
+#[derive(Debug)]
+pub struct Split {
+    pub parent: u32,
+    pub merge: Merge,
+    pub version: Version,
+    pub parts: Vec<u32>,
+    /// For `Merge::Values`: the part that each of the caller's keys is in.
+    pub order: Vec<u32>,
+    pub pending: u32,
+    /// Bytes of replies kept.
+    pub kept: usize,
+    sum: i64,
+    /// The reply so far, and the first error.
+    result: Vec<u8>,
+    pub error: Vec<u8>,
+}
+
+impl Split {
+    /// Takes in one part's reply. `true`: the caller keeps the reply for `merge`.
+    pub fn absorb(&mut self, reply: &[u8]) -> bool {
+        if reply.first() == Some(&b'-') || reply.first() == Some(&b'!') {
+            if self.error.is_empty() {
+                self.error.extend_from_slice(reply);
+            }
+            return false;
+        }
+        match self.merge {
+            Merge::Sum | Merge::Min => match parse_integer(reply) {
+                Some(number) => self.add(number),
+                None => self.spoil(),
+            },
+            Merge::AllSucceeded | Merge::OneSucceeded => {
+                if self.result.is_empty() {
+                    self.result.extend_from_slice(reply);
+                }
+            }
+            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted => return true,
+        }
+        false
+    }
+
+    fn add(&mut self, number: i64) {
+        self.sum = match self.merge {
+            Merge::Sum => self.sum.saturating_add(number),
+            _ => self.sum.min(number),
+        };
+    }
+
+    /// A node answered in a form that the command does not have.
+    fn spoil(&mut self) {
+        if self.error.is_empty() {
+            write::error(&mut self.error, UNEXPECTED);
+        }
+    }
+
+    /// Writes the whole reply, from those of the parts where they were kept. `pick` is any number.
+    pub fn merge(&mut self, replies: &[&[u8]], pick: u64, out: &mut Vec<u8>) {
+        let one_is_enough = self.merge == Merge::OneSucceeded && !self.result.is_empty();
+        if !self.error.is_empty() && !one_is_enough {
+            return out.extend_from_slice(&self.error);
+        }
+        let before = out.len();
+        let done = match self.merge {
+            Merge::Sum | Merge::Min => {
+                write::integer(out, self.sum);
+                Some(())
+            }
+            Merge::AllSucceeded | Merge::OneSucceeded => {
+                out.extend_from_slice(&self.result);
+                Some(())
+            }
+            Merge::Values => merge_values(replies, &self.order, out),
+            Merge::LogicalAnd => merge_and(replies, out),
+            Merge::Join => merge_join(replies, out),
+            Merge::Weighted => merge_weighted(replies, self.version, pick, out),
+        };
+        if done.is_none() {
+            out.truncate(before);
+            write::error(out, UNEXPECTED);
+        }
+    }
+}
+
+const UNEXPECTED: &str = "ERR a node answered a part of this command in an unexpected form";
+
+/// All requests of several parts.
+#[derive(Debug, Default)]
+pub struct Splits {
+    entries: Vec<Split>,
+    free: Vec<u32>,
+}
+
+impl std::ops::Index<u32> for Splits {
+    type Output = Split;
+    fn index(&self, index: u32) -> &Split {
+        &self.entries[index as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Splits {
+    fn index_mut(&mut self, index: u32) -> &mut Split {
+        &mut self.entries[index as usize]
+    }
+}
+
+impl Splits {
+    pub fn open(&mut self, parent: u32, merge: Merge, version: Version) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Split {
+                parent: NONE,
+                merge,
+                version,
+                parts: Vec::new(),
+                order: Vec::new(),
+                pending: 0,
+                kept: 0,
+                sum: 0,
+                result: Vec::new(),
+                error: Vec::new(),
+            });
+            (self.entries.len() - 1) as u32
+        });
+        let split = &mut self.entries[index as usize];
+        split.parent = parent;
+        split.merge = merge;
+        split.version = version;
+        split.pending = 0;
+        split.kept = 0;
+        split.sum = if merge == Merge::Min { i64::MAX } else { 0 };
+        index
+    }
+
+    pub fn close(&mut self, index: u32) {
+        let split = &mut self.entries[index as usize];
+        assert_ne!(split.parent, NONE, "a split is closed once");
+        split.parent = NONE;
+        for list in [&mut split.parts, &mut split.order] {
+            list.clear();
+            list.shrink_to(1024);
+        }
+        for bytes in [&mut split.result, &mut split.error] {
+            bytes.clear();
+            bytes.shrink_to(4096);
+        }
+        self.free.push(index);
+    }
+}
+
+/// The caller's keys, grouped by slot, in the order in which slots first appear. Reused.
+#[derive(Debug, Default)]
+pub struct Cut {
+    pub groups: Vec<Group>,
+    /// The group of each key.
+    pub group_of: Vec<u32>,
+    /// The next key of the same group, or `NONE`.
+    next: Vec<u32>,
+    /// By slot: the round in which it was last seen, and its group then.
+    seen: Vec<(u32, u32)>,
+    round: u32,
+}
+
+#[derive(Copy, Clone, Debug)]
+pub struct Group {
+    pub slot: u16,
+    pub count: usize,
+    first: u32,
+    last: u32,
+}
+
+impl Cut {
+    /// Groups keys by their slots.
+    pub fn by_slot(&mut self, slots: impl Iterator<Item = u16>) {
+        self.begin();
+        self.seen.resize(SLOTS, (0, 0));
+        self.round = self.round.wrapping_add(1).max(1);
+        for (key, slot) in slots.enumerate() {
+            let seen = &mut self.seen[usize::from(slot) % SLOTS];
+            if seen.0 != self.round {
+                *seen = (self.round, self.groups.len() as u32);
+            }
+            let group = seen.1;
+            self.add(key as u32, slot, group);
+        }
+    }
+
+    /// Each key by itself.
+    pub fn by_key(&mut self, slots: impl Iterator<Item = u16>) {
+        self.begin();
+        for (key, slot) in slots.enumerate() {
+            self.add(key as u32, slot, key as u32);
+        }
+    }
+
+    fn begin(&mut self) {
+        self.groups.clear();
+        self.group_of.clear();
+        self.next.clear();
+    }
+
+    fn add(&mut self, key: u32, slot: u16, group: u32) {
+        self.group_of.push(group);
+        self.next.push(NONE);
+        match self.groups.get_mut(group as usize) {
+            None => self.groups.push(Group { slot, count: 1, first: key, last: key }),
+            Some(group) => {
+                self.next[group.last as usize] = key;
+                group.last = key;
+                group.count += 1;
+            }
+        }
+    }
+
+    /// Writes the request of one group.
+    pub fn encode(&self, group: usize, args: &Args, shape: &SplitShape, out: &mut Vec<u8>) {
+        let Some(group) = self.groups.get(group) else { return };
+        let tail = args.len().saturating_sub(shape.tail);
+        let counted = usize::from(shape.counted);
+        write_request_header(out, 1 + counted + group.count * shape.words_per_key + tail);
+        write_request_bulk(out, args.get(0).unwrap_or_default());
+        if shape.counted {
+            write_request_bulk(out, group.count.to_string().as_bytes());
+        }
+        let mut key = group.first;
+        while key != NONE {
+            let word = shape.first + key as usize * shape.words_per_key;
+            for word in word..word + shape.words_per_key {
+                write_request_bulk(out, args.get(word).unwrap_or_default());
+            }
+            key = self.next[key as usize];
+        }
+        for word in shape.tail..args.len() {
+            write_request_bulk(out, args.get(word).unwrap_or_default());
+        }
+    }
+}
+
+/// Elements in the caller's order. `None`: a reply is no array of enough elements.
+fn merge_values(replies: &[&[u8]], order: &[u32], out: &mut Vec<u8>) -> Option<()> {
+    let mut rests = Vec::with_capacity(replies.len());
+    for reply in replies {
+        let (kind, _, header) = aggregate_header(reply)?;
+        if kind != b'*' {
+            return None;
+        }
+        rests.push(reply.get(header..)?);
+    }
+    write::array_header(out, order.len());
+    for &part in order {
+        let rest = rests.get_mut(part as usize)?;
+        let len = first_frame_len(rest)?;
+        out.extend_from_slice(rest.get(..len)?);
+        *rest = rest.get(len..)?;
+    }
+    rests.iter().all(|rest| rest.is_empty()).then_some(())
+}
+
+fn merge_and(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut places: Vec<bool> = Vec::new();
+    for (n, reply) in replies.iter().enumerate() {
+        let (_, count, header) = aggregate_header(reply)?;
+        let mut rest = reply.get(header..)?;
+        for place in 0..usize::try_from(count).ok()? {
+            let len = first_frame_len(rest)?;
+            let yes = parse_integer(rest.get(..len)?)? != 0;
+            rest = rest.get(len..)?;
+            match places.get_mut(place) {
+                Some(all) => *all &= yes,
+                None if n == 0 => places.push(yes),
+                None => return None,
+            }
+        }
+    }
+    write::array_header(out, places.len());
+    for yes in places {
+        write::integer(out, i64::from(yes));
+    }
+    Some(())
+}
+
+fn merge_join(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut total = 0;
+    for reply in replies {
+        let (_, count, _) = aggregate_header(reply)?;
+        total += usize::try_from(count).ok()?;
+    }
+    write::array_header(out, total);
+    for reply in replies {
+        let (_, _, header) = aggregate_header(reply)?;
+        out.extend_from_slice(reply.get(header..)?);
+    }
+    Some(())
+}
+
+fn merge_weighted(replies: &[&[u8]], version: Version, pick: u64, out: &mut Vec<u8>) -> Option<()> {
+    let mut choices: Vec<(u64, &[u8])> = Vec::new();
+    for pair in replies.chunks_exact(2) {
+        let count = u64::try_from(parse_integer(pair[0])?).ok()?;
+        if !pair[1].starts_with(b"$-1") && !pair[1].starts_with(b"_") {
+            // It had a key, whatever the count said a moment before.
+            choices.push((count.max(1), pair[1]));
+        }
+    }
+    let total: u64 = choices.iter().map(|(weight, _)| weight).sum();
+    if total == 0 {
+        write::null(out, version);
+        return Some(());
+    }
+    let mut at = pick % total;
+    for (weight, key) in choices {
+        if at < weight {
+            out.extend_from_slice(key);
+            return Some(());
+        }
+        at -= weight;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(merge: Merge, order: &[u32], replies: &[&str], expected: &str) {
+        let mut splits = Splits::default();
+        let index = splits.open(0, merge, Version::Resp2);
+        let split = &mut splits[index];
+        split.order.extend_from_slice(order);
+        for reply in replies {
+            split.absorb(reply.as_bytes());
+        }
+        let replies: Vec<&[u8]> = replies.iter().map(|reply| reply.as_bytes()).collect();
+        let mut out = Vec::new();
+        split.merge(&replies, 3, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn values_come_in_the_callers_order_duplicates_too() {
+        let replies = ["*2\r\n$1\r\na\r\n$-1\r\n", "*1\r\n$1\r\nb\r\n"];
+        check(Merge::Values, &[0, 1, 0], &replies, "*3\r\n$1\r\na\r\n$1\r\nb\r\n$-1\r\n");
+    }
+
+    #[test]
+    fn failed_part_is_an_error_and_never_nil() {
+        let replies = ["*1\r\n$1\r\na\r\n", "-LOADING x\r\n"];
+        check(Merge::Values, &[0, 1], &replies, "-LOADING x\r\n");
+        check(Merge::Sum, &[], &[":1\r\n", "-READONLY x\r\n", ":2\r\n"], "-READONLY x\r\n");
+    }
+
+    #[test]
+    fn array_of_another_length_is_refused() {
+        let text = format!("-{UNEXPECTED}\r\n");
+        check(Merge::Values, &[0, 1], &["*1\r\n:1\r\n", "*2\r\n:1\r\n:2\r\n"], &text);
+        check(Merge::Values, &[0, 0], &["*1\r\n:1\r\n"], &text);
+        check(Merge::Values, &[0], &["+OK\r\n"], &text);
+        check(Merge::Sum, &[], &["+OK\r\n"], &text);
+    }
+
+    #[test]
+    fn counts_are_added_and_least_is_found() {
+        check(Merge::Sum, &[], &[":1\r\n", ":0\r\n", ":41\r\n"], ":42\r\n");
+        check(Merge::Min, &[], &[":7\r\n", ":3\r\n"], ":3\r\n");
+    }
+
+    #[test]
+    fn one_success_is_enough_for_kill() {
+        let not_busy = "-NOTBUSY No scripts\r\n";
+        check(Merge::OneSucceeded, &[], &[not_busy, "+OK\r\n"], "+OK\r\n");
+        check(Merge::OneSucceeded, &[], &[not_busy, not_busy], not_busy);
+        check(Merge::AllSucceeded, &[], &["+OK\r\n", "+OK\r\n"], "+OK\r\n");
+    }
+
+    #[test]
+    fn script_exists_only_where_all_have_it() {
+        let replies = ["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"];
+        check(Merge::LogicalAnd, &[], &replies, "*2\r\n:1\r\n:0\r\n");
+    }
+
+    #[test]
+    fn keys_are_joined() {
+        let replies = ["*1\r\n$1\r\na\r\n", "*0\r\n", "*1\r\n$1\r\nb\r\n"];
+        check(Merge::Join, &[], &replies, "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    }
+
+    #[test]
+    fn random_key_is_nil_only_when_all_are_empty() {
+        check(Merge::Weighted, &[], &[":0\r\n", "$-1\r\n", ":0\r\n", "$-1\r\n"], "$-1\r\n");
+        let replies = [":0\r\n", "$-1\r\n", ":5\r\n", "$1\r\nk\r\n"];
+        check(Merge::Weighted, &[], &replies, "$1\r\nk\r\n");
+    }
+
+    #[test]
+    fn keys_of_one_slot_stay_together_in_order() {
+        let mut cut = Cut::default();
+        cut.by_slot([5, 9, 5, 5, 9].into_iter());
+        let groups: Vec<_> = cut.groups.iter().map(|group| (group.slot, group.count)).collect();
+        assert_eq!(groups, [(5, 3), (9, 2)]);
+        assert_eq!(cut.group_of, [0, 1, 0, 0, 1]);
+        cut.by_slot([9].into_iter());
+        assert_eq!(cut.group_of, [0], "the last round is forgotten");
+        cut.by_key([5, 5].into_iter());
+        assert_eq!(cut.groups.len(), 2);
+    }
+}

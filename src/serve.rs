@@ -1,0 +1,290 @@
+//! From a configuration to running threads: the reactors, then the topology thread that tells them
+//! the map.
+//!
+//! Not here: what the threads do (`reactor`, `topology`), options and their ranges (`config`).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use core_affinity::CoreId;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+
+use crate::cluster::AddressMap;
+use crate::config::{Config, Secret};
+use crate::config::{Pool, Process};
+use crate::metrics;
+use crate::proxy::local::{Identity, User};
+use crate::reactor::{self, Reactor};
+use crate::ring::{ConnectOptions, RingSettings, Waker};
+use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
+
+/// Updates that wait for one reactor. Maps that find no room are sent again.
+const UPDATES_MAX: usize = 1024;
+
+/// What runs.
+pub struct Threads {
+    reactors: Vec<JoinHandle<()>>,
+    topology: Option<JoinHandle<()>>,
+    updates: Vec<(Sender<Update>, Waker)>,
+    reports: Sender<Report>,
+    drain_timeout: Duration,
+}
+
+impl Threads {
+    /// Starts everything. Errors: cause and remedy in one line; what was started ends with the
+    /// process.
+    pub fn start(config: &Config, unix_us: u64) -> Result<Threads, String> {
+        let process = &config.process;
+        let cpus = cpus(process)?;
+        let seed = random_words()?;
+        let identity = Identities::new(process, cpus.len(), unix_us)?;
+        let pools: Vec<reactor::Pool> =
+            config.pools.iter().map(|pool| reactor_pool(pool, process, &identity)).collect();
+        let (reports, inbox) = unbounded();
+        let board = metrics::board(cpus.len());
+        let mut threads = Threads {
+            reactors: Vec::new(),
+            topology: None,
+            updates: Vec::new(),
+            reports: reports.clone(),
+            drain_timeout: Duration::from_millis(process.drain_timeout_ms),
+        };
+        for (index, cpu) in cpus.iter().enumerate() {
+            let (updates, received) = bounded(UPDATES_MAX);
+            let settings = reactor::Settings {
+                index: index as u16,
+                cpu: *cpu,
+                ring: ring_settings(process),
+                busy_poll: Duration::from_micros(u64::from(process.busy_poll_us)),
+                pools: split_limits(&pools, cpus.len()),
+                seed: seed.map(|word| word.wrapping_add(index as u64)),
+                reactors: cpus.len() as u16,
+            };
+            let Reactor { thread, waker } =
+                reactor::start(settings, received, reports.clone(), board.clone())?;
+            threads.reactors.push(thread);
+            threads.updates.push((updates, waker));
+        }
+        threads.start_topology(config, inbox, seed[0])?;
+        Ok(threads)
+    }
+
+    fn start_topology(
+        &mut self,
+        config: &Config,
+        inbox: Receiver<Report>,
+        seed: u64,
+    ) -> Result<(), String> {
+        let pools = config.pools.iter().map(topology_pool).collect::<Result<_, _>>()?;
+        let links = self.updates.iter().map(|(updates, waker)| {
+            let waker = waker.clone();
+            ReactorLink { updates: updates.clone(), wake: Box::new(move || waker.wake()) }
+        });
+        let settings = TopologySettings { pools, seed };
+        let thread = topology::start(settings, inbox, links.collect())
+            .map_err(|error| format!("cannot start the topology thread: {error}"))?;
+        self.topology = Some(thread);
+        Ok(())
+    }
+
+    /// Stop accepting, answer what is in flight, close: within the drain time-out.
+    pub fn drain(&mut self) {
+        let deadline_ms = self.drain_timeout.as_millis() as u64;
+        for (updates, waker) in &self.updates {
+            // A reactor that takes no update is not going to drain either; it ends by itself.
+            let _ = updates.send_timeout(Update::Drain { deadline_ms }, Duration::from_secs(1));
+            waker.wake();
+        }
+    }
+
+    /// `None` while they run; then whether they ended well.
+    pub fn ended(&mut self) -> Option<bool> {
+        let lost_topology = self.topology.as_ref().is_some_and(JoinHandle::is_finished);
+        if !lost_topology && !self.reactors.iter().all(JoinHandle::is_finished) {
+            return None;
+        }
+        let well =
+            self.reactors.drain(..).all(|thread| !thread.is_finished() || thread.join().is_ok());
+        let _ = self.reports.send(Report::Stop);
+        Some(well && !lost_topology)
+    }
+}
+
+/// The CPU of each reactor. `None`: not pinned, because the system does not tell.
+fn cpus(process: &Process) -> Result<Vec<Option<CoreId>>, String> {
+    let allowed = core_affinity::get_core_ids().unwrap_or_default();
+    if !process.cpus.0.is_empty() {
+        let missing = process.cpus.0.iter().find(|&&cpu| allowed.iter().all(|core| core.id != cpu));
+        if let Some(cpu) = missing {
+            return Err(format!(
+                "cpus: CPU {cpu} is not among those that the process may use ({}); \
+                 change `cpus`, or the affinity or cpuset that it was started with",
+                allowed.iter().map(|core| core.id.to_string()).collect::<Vec<_>>().join(",")
+            ));
+        }
+        return Ok(process.cpus.0.iter().map(|&cpu| Some(CoreId { id: cpu })).collect());
+    }
+    let count = match process.reactors {
+        0 => allowed.len().max(1),
+        count => count as usize,
+    };
+    // More reactors than CPUs share them in turn: legal, and said by the configuration.
+    Ok((0..count).map(|index| allowed.get(index % allowed.len().max(1)).copied()).collect())
+}
+
+fn ring_settings(process: &Process) -> RingSettings {
+    RingSettings {
+        entries: process.ring_entries,
+        cq_entries: process.ring_entries * 4,
+        buffer_size: process.receive_buffer_size,
+        buffer_count: process.receive_buffer_count,
+        huge_pages: true,
+    }
+}
+
+/// The share of one reactor: connections spread evenly enough, and the sum is what was asked for.
+fn split_limits(pools: &[reactor::Pool], reactors: usize) -> Vec<reactor::Pool> {
+    let mut pools = pools.to_vec();
+    for pool in &mut pools {
+        pool.proxy.clients_max = pool.proxy.clients_max.div_ceil(reactors as u32);
+    }
+    pools
+}
+
+fn reactor_pool(pool: &Pool, process: &Process, identities: &Identities) -> reactor::Pool {
+    let user_timeout = match pool.tcp_user_timeout_ms {
+        0 => None,
+        ms => Some(Duration::from_millis(u64::from(ms))),
+    };
+    reactor::Pool {
+        proxy: proxy_settings(pool, process),
+        identity: identities.of(pool, process),
+        listen: pool.listen.clone(),
+        connect: ConnectOptions { user_timeout },
+    }
+}
+
+fn proxy_settings(pool: &Pool, process: &Process) -> crate::proxy::Settings {
+    crate::proxy::Settings {
+        node_user: pool.node_user.as_deref().map(Into::into),
+        node_password: pool.node_password.as_ref().map(|secret| secret.reveal().into()),
+        clients_max: process.maxclients,
+        client_requests_max: pool.client_requests_max,
+        client_output_soft: pool.client_output_soft as usize,
+        client_output_limit: pool.client_output_limit as usize,
+        client_query_limit: pool.client_query_limit as usize,
+        client_idle_ms: u64::from(pool.client_idle_timeout_s) * 1000,
+        request_timeout_ms: pool.request_timeout_ms,
+        connect_timeout_ms: pool.connect_timeout_ms,
+        redirects_max: pool.redirects_max,
+        split_reads: pool.split_reads,
+        split_writes: pool.split_writes,
+        allow_keys: pool.allow_keys,
+        allow_flush: pool.allow_flush,
+        keys_max_bytes: pool.keys_max_bytes as usize,
+        fence_lanes: usize::from(pool.fence_lanes),
+        ..crate::proxy::Settings::default()
+    }
+}
+
+fn topology_pool(pool: &Pool) -> Result<PoolSettings, String> {
+    let rules: Vec<(String, String)> =
+        pool.address_map.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
+    let address_map = AddressMap::new(rules.iter().map(|(from, to)| (&**from, &**to)))
+        .map_err(|error| format!("address_map: {error}"))?;
+    Ok(PoolSettings {
+        seeds: pool.nodes.clone(),
+        user: pool.node_user.clone(),
+        password: pool.node_password.as_ref().map(to_text),
+        address_map,
+        refresh_interval_ms: pool.refresh_interval_ms,
+        connect_timeout_ms: pool.connect_timeout_ms,
+        ..PoolSettings::default()
+    })
+}
+
+fn to_text(secret: &Secret) -> topology::Secret {
+    topology::Secret::new(String::from_utf8_lossy(secret.reveal()).into_owned())
+}
+
+/// What the whole process says of itself.
+struct Identities {
+    run_id: [u8; 40],
+    secret: [u8; 32],
+    reactors: u32,
+    started_unix_s: u64,
+}
+
+impl Identities {
+    fn new(_process: &Process, reactors: usize, unix_us: u64) -> Result<Identities, String> {
+        let mut run_id = [0; 40];
+        let mut bytes = [0; 52];
+        fill_random(&mut bytes)?;
+        for (digits, byte) in run_id.chunks_exact_mut(2).zip(bytes) {
+            digits[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+            digits[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+        }
+        let mut secret = [0; 32];
+        secret.copy_from_slice(&bytes[20..]);
+        let started_unix_s = unix_us / 1_000_000;
+        Ok(Identities { run_id, secret, reactors: reactors as u32, started_unix_s })
+    }
+
+    fn of(&self, pool: &Pool, process: &Process) -> Arc<Identity> {
+        let named = pool.users.iter().map(|user| User {
+            name: user.name.as_str().into(),
+            password: Some(user.password.reveal().into()),
+        });
+        let default = pool.password.iter().map(|password| User {
+            name: "default".into(),
+            password: Some(password.reveal().into()),
+        });
+        Arc::new(Identity {
+            version_announced: pool.announce_version.as_str().into(),
+            run_id: self.run_id,
+            users: default.chain(named).collect(),
+            ignore_select: pool.ignore_select,
+            maxclients: process.maxclients,
+            listen_port: pool.listen.first().map_or(0, SocketAddr::port),
+            announce: None,
+            started_unix_s: self.started_unix_s,
+            process_id: std::process::id(),
+            reactors: self.reactors,
+            idle_timeout_s: pool.client_idle_timeout_s,
+            memory_budget: process.memory_limit,
+            os: os().into(),
+            executable: executable().into(),
+            config_file: "".into(),
+            secret: self.secret,
+        })
+    }
+}
+
+fn os() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("Linux {} {}", release.trim(), std::env::consts::ARCH)
+}
+
+fn executable() -> String {
+    std::env::current_exe().map_or_else(|_| String::new(), |path| path.display().to_string())
+}
+
+fn random_words() -> Result<[u64; 4], String> {
+    let mut words = [0; 4];
+    for word in &mut words {
+        let mut bytes = [0; 8];
+        fill_random(&mut bytes)?;
+        *word = u64::from_ne_bytes(bytes);
+    }
+    Ok(words)
+}
+
+/// From the system: what comes of it must not be guessable.
+fn fill_random(bytes: &mut [u8]) -> Result<(), String> {
+    use std::io::Read;
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(bytes))
+        .map_err(|error| format!("cannot read /dev/urandom: {error}"))
+}

@@ -1,0 +1,346 @@
+//! One cluster as the topology thread knows it: what reports and answers change, and whom they are
+//! told to. Pure: told time and values, returns updates.
+//!
+//! Not here: when to ask (`schedule`), asking and name resolution (`talk`, `resolve`).
+
+use super::log::Log;
+use super::schedule::{Known, Outcome, Schedule, Target};
+use super::settings::PoolSettings;
+use super::{Report, Update};
+use crate::cluster::{AddressMap, Choice, Endpoint, Node, SLOTS, SlotMap, Topology, Witnesses};
+use crate::command::Learned;
+use crate::limits::UNCONFIRMED_MAX;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// The same slot is broadcast at most this often: two nodes that each name the other would have
+/// every request reported.
+const SLOT_GAP_MS: u64 = 100;
+
+/// A MOVED that the next maps do not confirm is forgotten after this time.
+const PATCH_TRUSTED_MS: u64 = 1000;
+
+/// How long the map counts as in doubt after the owner of slots was lost: the nodes need
+/// `cluster-node-timeout` (15 s by default) and an election to agree on a successor.
+const LOST_MS: u64 = 30_000;
+const LOST_MAX: usize = 64;
+
+/// What a node told, its names resolved.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) topology: Topology,
+    /// The node says that the cluster is ok.
+    pub(super) ok: bool,
+    /// Who told it.
+    pub(super) teller: Box<str>,
+}
+
+/// Why nothing was told.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    /// False: no connection came about.
+    pub(super) connected: bool,
+    pub(super) reason: String,
+}
+
+pub(super) struct Pool {
+    index: u16,
+    address_map: AddressMap,
+    schedule: Schedule,
+    current: Option<Arc<Topology>>,
+    witnesses: Witnesses,
+    /// What reactors have been told to hold, patches included, and when each slot last changed.
+    announced: SlotMap,
+    announced_at: Box<[u64]>,
+    /// The last MOVED that no adopted map has confirmed yet.
+    patched_at: Option<u64>,
+    /// Nodes that reactors lost, and until when that counts.
+    lost: Vec<(SocketAddr, u64)>,
+    learned: Option<Arc<Learned>>,
+    /// Set when COMMAND is to be asked.
+    to_learn: bool,
+    /// Places that reactors were redirected to and that the map does not know: to be answered after
+    /// the next refresh, after the one going on.
+    unconfirmed: Vec<Endpoint>,
+    confirming: Vec<Endpoint>,
+}
+
+impl Pool {
+    pub(super) fn new(index: u16, settings: &PoolSettings, seed: u64, now: u64) -> Pool {
+        let (interval, seeds) = (settings.refresh_interval_ms, settings.seeds.len());
+        Pool {
+            index,
+            address_map: settings.address_map.clone(),
+            schedule: Schedule::new(interval, seeds, seed, now),
+            current: None,
+            witnesses: Witnesses::default(),
+            announced: SlotMap::new(),
+            announced_at: vec![0; SLOTS].into(),
+            patched_at: None,
+            lost: Vec::new(),
+            learned: None,
+            to_learn: false,
+            unconfirmed: Vec::new(),
+            confirming: Vec::new(),
+        }
+    }
+
+    /// The map as it is, if there is one.
+    pub(super) fn current(&self) -> Option<&Arc<Topology>> {
+        self.current.as_ref()
+    }
+
+    /// What every reactor must have, for one that missed some of it.
+    pub(super) fn standing(&self) -> impl Iterator<Item = Update> + '_ {
+        let (map, learned) = (self.current.iter().cloned(), self.learned.iter().cloned());
+        let map = map.map(|topology| Update::Map { pool: self.index, topology });
+        map.chain(learned.map(|learned| Update::Learned { pool: self.index, learned }))
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        self.schedule.next_deadline()
+    }
+
+    /// Whom to ask now, if anybody.
+    pub(super) fn start(&mut self, now: u64) -> Option<Target> {
+        if self.next_deadline().is_none_or(|deadline| now < deadline) {
+            return None;
+        }
+        let fresh_round = !self.schedule.in_round();
+        let nodes = self.current.iter().flat_map(|map| &map.nodes);
+        let known: Vec<Known> = nodes
+            .filter_map(|node| Some(Known { address: node.address?, healthy: node.healthy }))
+            .collect();
+        let target = self.schedule.start(now, &known)?;
+        if fresh_round {
+            self.confirming.append(&mut self.unconfirmed);
+        }
+        Some(target)
+    }
+
+    pub(super) fn handle_report(&mut self, report: Report, now: u64, out: &mut Vec<Update>) {
+        match report {
+            Report::Moved { slot, endpoint, from, .. } => {
+                self.handle_moved(slot, endpoint, from, now, out);
+            }
+            Report::NodeLost { address, .. } => {
+                self.lost.retain(|&(known, until)| known != address && until > now);
+                self.lost.truncate(LOST_MAX - 1);
+                self.lost.push((address, now.saturating_add(LOST_MS)));
+                self.schedule.avoid(address, now);
+                self.schedule.want(now);
+            }
+            Report::WantRefresh { avoid, .. } => {
+                if let Some(address) = avoid {
+                    self.schedule.avoid(address, now);
+                }
+                self.schedule.want(now);
+            }
+            Report::ReactorStopped { .. } | Report::Stop => {}
+        }
+    }
+
+    /// A conversation is over.
+    pub(super) fn finish(
+        &mut self,
+        told: Result<Told, Failure>,
+        now: u64,
+        log: &mut Log,
+        out: &mut Vec<Update>,
+    ) {
+        let answered = told.is_ok();
+        let (outcome, settled) = match told {
+            Ok(told) => self.judge(told, now, log, out),
+            Err(failure) => {
+                log.warn(now, self.index, "refresh", &failure.reason);
+                let outcome =
+                    if failure.connected { Outcome::Failed } else { Outcome::Unreachable };
+                (outcome, false)
+            }
+        };
+        if !self.schedule.finish(now, outcome, settled) {
+            return;
+        }
+        self.to_learn = answered && self.learned.is_none();
+        for endpoint in std::mem::take(&mut self.confirming) {
+            let address = self.find(&endpoint).map(|(_, address)| address);
+            out.push(Update::Confirmed { pool: self.index, endpoint, address });
+        }
+        out.push(Update::Refreshed { pool: self.index, ok: answered });
+    }
+
+    /// Whom to ask for its commands now, if anybody: once, and again with each refresh while it
+    /// fails. A healthy owner of slots, as it is the one to run them.
+    pub(super) fn start_learning(&mut self) -> Option<SocketAddr> {
+        if !std::mem::take(&mut self.to_learn) {
+            return None;
+        }
+        let current = self.current.as_ref()?;
+        let mut owners = current.primaries().filter_map(|at| current.nodes.get(usize::from(at)));
+        owners.find(|node| node.healthy && node.address.is_some())?.address
+    }
+
+    /// The conversation about commands is over.
+    pub(super) fn finish_learning(
+        &mut self,
+        learned: Result<Learned, Failure>,
+        now: u64,
+        log: &mut Log,
+        out: &mut Vec<Update>,
+    ) {
+        match learned {
+            Ok(learned) => {
+                let message = format!("{} commands that only the nodes know", learned.len());
+                log.info(now, self.index, "learned", &message);
+                let learned = Arc::new(learned);
+                self.learned = Some(Arc::clone(&learned));
+                out.push(Update::Learned { pool: self.index, learned });
+            }
+            Err(failure) => log.warn(now, self.index, "learn", &failure.reason),
+        }
+    }
+
+    fn handle_moved(
+        &mut self,
+        slot: u16,
+        endpoint: Endpoint,
+        from: SocketAddr,
+        now: u64,
+        out: &mut Vec<Update>,
+    ) {
+        if let Some((node, address)) = self.find(&endpoint) {
+            if self.announced.get(slot) == node {
+                // Known since; whoever reported it has the update on its way.
+                return self.schedule.want(now);
+            }
+            self.schedule.want(now);
+            let Some(changed_at) = self.announced_at.get_mut(usize::from(slot)) else { return };
+            if *changed_at != 0 && now < changed_at.saturating_add(SLOT_GAP_MS) {
+                return;
+            }
+            *changed_at = now.max(1);
+            self.announced.patch(slot, node);
+            self.patched_at = Some(now);
+            out.push(Update::Slot { pool: self.index, slot, address });
+            return;
+        }
+        // Not believed before a node that we trust has listed it: a script can forge a redirect.
+        let waits = self.unconfirmed.contains(&endpoint);
+        if !waits && self.unconfirmed.len() < UNCONFIRMED_MAX {
+            self.unconfirmed.push(endpoint);
+        } else if !waits {
+            out.push(Update::Confirmed { pool: self.index, endpoint, address: None });
+            return;
+        }
+        self.schedule.prefer(from);
+        self.schedule.want(now);
+    }
+
+    /// The node at an announced place, after the address map, by name or by address.
+    fn find(&self, announced: &Endpoint) -> Option<(u16, SocketAddr)> {
+        let current = self.current.as_ref()?;
+        let mapped = self.address_map.apply(announced);
+        let by_address = || {
+            let ip: IpAddr = mapped.host.parse().ok()?;
+            current.node_by_address(&SocketAddr::new(ip, mapped.port))
+        };
+        let node = current
+            .node_by_endpoint(&mapped)
+            .or_else(by_address)
+            .or_else(|| current.node_by_endpoint(announced))?;
+        let address = current.nodes.get(usize::from(node))?.address?;
+        Some((node, address))
+    }
+
+    /// Takes what a node told, or not. Whether it was news, and whether all is well with the map.
+    fn judge(
+        &mut self,
+        told: Told,
+        now: u64,
+        log: &mut Log,
+        out: &mut Vec<Update>,
+    ) -> (Outcome, bool) {
+        let Told { topology, ok, teller } = told;
+        let choice = self.witnesses.choose(self.current.as_deref(), topology, &teller);
+        let outcome = match choice {
+            Choice::Adopt(topology) => {
+                self.patched_at = None;
+                log.info(now, self.index, "map", &describe(&topology, &teller));
+                self.announce(topology, out);
+                Outcome::Changed
+            }
+            Choice::Same => {
+                self.forget_patches(now, out);
+                Outcome::Same
+            }
+            Choice::Reject(reason) => {
+                log.warn(now, self.index, "reject", &format!("the map of {teller}: {reason}"));
+                return (Outcome::Failed, false);
+            }
+        };
+        let doubt = if ok { self.doubt(now) } else { Some("the cluster's state is not ok") };
+        if let Some(doubt) = doubt {
+            log.warn(now, self.index, "unsettled", doubt);
+        }
+        (outcome, doubt.is_none())
+    }
+
+    /// Why to ask again soon, if there is a reason.
+    fn doubt(&self, now: u64) -> Option<&'static str> {
+        let Some(current) = &self.current else { return Some("there is no map") };
+        let owners = || current.primaries().filter_map(|at| current.nodes.get(usize::from(at)));
+        let is_lost = |node: &Node| {
+            let mut lost = self.lost.iter().filter(|&&(_, until)| until > now);
+            lost.any(|&(address, _)| node.address == Some(address))
+        };
+        if self.patched_at.is_some() {
+            Some("a MOVED is not in the map yet")
+        } else if current.covered() < SLOTS {
+            Some("slots without an owner")
+        } else if owners().any(|node| node.address.is_none()) {
+            Some("an owner of slots whose name does not resolve")
+        } else if owners().any(|node| !node.healthy) {
+            Some("an owner of slots that has failed")
+        } else if owners().any(is_lost) {
+            Some("an owner of slots that a reactor lost")
+        } else {
+            None
+        }
+    }
+
+    /// The map is as it was, so what MOVED said in between was wrong: or it is not known everywhere
+    /// yet. After a while the reactors are set right.
+    fn forget_patches(&mut self, now: u64, out: &mut Vec<Update>) {
+        let Some(patched_at) = self.patched_at else { return };
+        if now < patched_at.saturating_add(PATCH_TRUSTED_MS) {
+            return;
+        }
+        self.patched_at = None;
+        let Some(current) = &self.current else { return };
+        let mut again = Topology::clone(current);
+        again.version = again.version.saturating_add(1);
+        self.announce(again, out);
+    }
+
+    fn announce(&mut self, topology: Topology, out: &mut Vec<Update>) {
+        self.announced.replace(&topology);
+        self.announced_at.fill(0);
+        let topology = Arc::new(topology);
+        self.current = Some(Arc::clone(&topology));
+        out.push(Update::Map { pool: self.index, topology });
+    }
+}
+
+fn describe(topology: &Topology, teller: &str) -> String {
+    let primaries = topology.primaries().count();
+    let sick = topology.nodes.iter().filter(|node| !node.healthy).count();
+    let unresolved = topology.nodes.iter().filter(|node| node.address.is_none()).count();
+    format!(
+        "version {} told by {teller}: {} nodes, {primaries} with slots, {sick} sick, \
+         {unresolved} without an address, {} of 16384 slots, epoch {}",
+        topology.version,
+        topology.nodes.len(),
+        topology.covered(),
+        topology.epoch
+    )
+}

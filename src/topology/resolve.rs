@@ -1,0 +1,154 @@
+//! Names to addresses, off the thread, with the last good answer when the resolver is slow.
+//!
+//! Not here: which of several addresses is the right one (`talk` tries them in turn).
+
+use crate::cluster::{Endpoint, Topology};
+use ahash::AHashMap;
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
+
+/// Resolver threads at a time, over all pools: a resolver that hangs holds no more.
+const LOOKUPS_MAX: usize = 16;
+/// How long anybody waits for the resolver before the last good answer is taken.
+const LOOKUP_MS: u64 = 1000;
+/// How long an answer is taken as fresh.
+const FRESH_MS: u64 = 5000;
+/// How long the answer for a name that nobody asks about any more is kept.
+const KEPT_MS: u64 = 600_000;
+/// Addresses kept of one name.
+const ADDRESSES_MAX: usize = 8;
+
+/// Cloning shares.
+#[derive(Clone)]
+pub(super) struct Resolver {
+    names: Rc<RefCell<AHashMap<Box<str>, Entry>>>,
+    permits: Rc<Semaphore>,
+    clock: super::Clock,
+}
+
+#[derive(Clone, Default)]
+struct Entry {
+    addresses: Vec<IpAddr>,
+    answered_at: Option<u64>,
+    in_flight: bool,
+    used_at: u64,
+}
+
+impl Resolver {
+    pub(super) fn new(clock: super::Clock) -> Resolver {
+        Resolver { names: Rc::default(), permits: Rc::new(Semaphore::new(LOOKUPS_MAX)), clock }
+    }
+
+    /// All addresses of a host; empty if there are none. Asks anew if `fresh`.
+    pub(super) async fn lookup(&self, host: &str, fresh: bool) -> Vec<IpAddr> {
+        if let Ok(ip) = host.parse() {
+            return vec![ip];
+        }
+        let now = self.clock.now_ms();
+        {
+            let mut names = self.names.borrow_mut();
+            let entry = names.entry(host.into()).or_default();
+            entry.used_at = now;
+            let young = entry.answered_at.is_some_and(|at| now < at.saturating_add(FRESH_MS));
+            if entry.in_flight || (young && !fresh) {
+                return entry.addresses.clone();
+            }
+            // Callers in the meantime take the last good answer.
+            entry.in_flight = true;
+        }
+        let lookup = tokio_uring::spawn(self.clone().ask(host.into()));
+        let _ = tokio::time::timeout(Duration::from_millis(LOOKUP_MS), lookup).await;
+        self.names.borrow().get(host).map(|entry| entry.addresses.clone()).unwrap_or_default()
+    }
+
+    /// Gives each node its address. `last`: the map before, for names that do not resolve now.
+    pub(super) async fn resolve(
+        &self,
+        topology: &mut Topology,
+        last: Option<&Topology>,
+        fresh: bool,
+    ) {
+        let mut hosts: Vec<Box<str>> =
+            topology.nodes.iter().map(|node| node.endpoint.host.clone()).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let lookups: Vec<_> = hosts
+            .into_iter()
+            .map(|host| {
+                let resolver = self.clone();
+                tokio_uring::spawn(async move {
+                    let addresses = resolver.lookup(&host, fresh).await;
+                    (host, addresses)
+                })
+            })
+            .collect();
+        let mut found = AHashMap::new();
+        for lookup in lookups {
+            if let Ok((host, addresses)) = lookup.await {
+                found.insert(host, addresses);
+            }
+        }
+        for node in &mut topology.nodes {
+            let before = last.and_then(|last| {
+                let index = last.node_by_endpoint(&node.endpoint)?;
+                last.nodes.get(usize::from(index))?.address
+            });
+            let now = found.get(&node.endpoint.host).map(Vec::as_slice).unwrap_or_default();
+            node.address = pick(now, &node.endpoint, before);
+        }
+        let now = self.clock.now_ms();
+        self.names
+            .borrow_mut()
+            .retain(|_, entry| entry.in_flight || now < entry.used_at.saturating_add(KEPT_MS));
+    }
+
+    async fn ask(self, host: Box<str>) {
+        let addresses = match self.permits.acquire().await {
+            Ok(_permit) => {
+                let name = host.clone();
+                off_thread(move || look_up(&name)).await.unwrap_or_default()
+            }
+            Err(_) => Vec::new(),
+        };
+        let mut names = self.names.borrow_mut();
+        let entry = names.entry(host).or_default();
+        entry.in_flight = false;
+        if !addresses.is_empty() {
+            entry.addresses = addresses;
+            entry.answered_at = Some(self.clock.now_ms());
+        }
+    }
+}
+
+/// Runs `work` in a thread of its own. Not tokio's pool: its end would wait for a resolver that
+/// hangs.
+pub(super) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (sender, receiver) = oneshot::channel();
+    let run = move || drop(sender.send(work()));
+    std::thread::Builder::new().name("topology-wait".into()).spawn(run).ok()?;
+    receiver.await.ok()
+}
+
+fn look_up(host: &str) -> Vec<IpAddr> {
+    const ANY_PORT: u16 = 1;
+    let Ok(found) = (host, ANY_PORT).to_socket_addrs() else { return Vec::new() };
+    let mut addresses = Vec::new();
+    for address in found {
+        if !addresses.contains(&address.ip()) && addresses.len() < ADDRESSES_MAX {
+            addresses.push(address.ip());
+        }
+    }
+    addresses
+}
+
+/// The address before if it still is one, so that a name with several does not flap; else the
+/// first; else, when the resolver knows none, the one before.
+fn pick(now: &[IpAddr], endpoint: &Endpoint, before: Option<SocketAddr>) -> Option<SocketAddr> {
+    let first = now.first().map(|&ip| SocketAddr::new(ip, endpoint.port));
+    before.filter(|before| now.is_empty() || now.contains(&before.ip())).or(first)
+}

@@ -1,0 +1,77 @@
+//! What the topology thread is told at its start.
+//!
+//! Not here: where the values come from and their ranges (`config`).
+
+use crate::cluster::{AddressMap, Endpoint};
+use std::fmt;
+
+/// All pools, and the seed of the jitter.
+#[derive(Clone, Debug, Default)]
+pub struct TopologySettings {
+    pub pools: Vec<PoolSettings>,
+    pub seed: u64,
+}
+
+/// One cluster.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// Names, kept as names: they are resolved anew each time one is asked.
+    pub seeds: Vec<Endpoint>,
+    /// With which we log in to nodes. Without a password nobody logs in.
+    pub user: Option<String>,
+    pub password: Option<Secret>,
+    pub address_map: AddressMap,
+    /// Between two refreshes when nothing happens, milliseconds.
+    pub refresh_interval_ms: u64,
+    /// Milliseconds.
+    pub connect_timeout_ms: u64,
+    /// For a whole conversation once connected, milliseconds; `limits::CONVERSATION_MS_MAX` at most.
+    pub request_timeout_ms: u64,
+}
+
+impl Default for PoolSettings {
+    fn default() -> PoolSettings {
+        PoolSettings {
+            seeds: Vec::new(),
+            user: None,
+            password: None,
+            address_map: AddressMap::default(),
+            refresh_interval_ms: 10_000,
+            connect_timeout_ms: 900,
+            request_timeout_ms: 2_000,
+        }
+    }
+}
+
+/// A password. Shows itself as `***`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: impl Into<String>) -> Secret {
+        Secret(text.into())
+    }
+
+    /// The password itself: for the wire only.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_never_show_a_password() {
+        let password = Some(Secret::new("hunter2"));
+        let shown = format!("{:?}", PoolSettings { password, ..PoolSettings::default() });
+        assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
+    }
+}
