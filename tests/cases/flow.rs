@@ -120,9 +120,9 @@ fn f3_pipeline_longer_than_all_buffers_does_not_lock_up() {
 
 #[test]
 fn f4_client_that_does_not_read_costs_only_itself() {
-    let cluster = &shared().cluster;
-    let mut proxy = Proxy::start_with(cluster, &with(&[("client-output-limit", "64mb")]));
-    let [a, b, _] = keys_on_each(cluster, "f4");
+    let cluster = Cluster::three(flavour());
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("client-output-limit", "64mb")]));
+    let [a, b, _] = keys_on_each(&cluster, "f4");
     let mut client = proxy.client();
     let value = vec![b'v'; 10 * 1024 * 1024];
     assert_eq!(client.call(&[b"SET".as_slice(), a.as_bytes(), &value]).text(), "OK");
@@ -155,7 +155,7 @@ fn f6_clients_that_leave_in_mid_flight_harm_nobody() {
     let load = Load::start(proxy.port, &keys);
     let mut bytes = Vec::new();
     for i in 0..250 {
-        let (key, other) = (format!("f6-{i}"), format!("f6-other-{i}"));
+        let (key, other) = (format!("gone-{i}"), format!("gone-other-{i}"));
         bytes.extend(request(&["SET", &key, "mine"]));
         bytes.extend(request(&["GET", &key]));
         bytes.extend(request(&["MSET", &key, "mine", &other, "mine"]));

@@ -20,7 +20,7 @@ pub struct Proxy {
 #[derive(Default)]
 pub struct Settings {
     pub args: Vec<String>,
-    /// A TOML file's text, given with `--config`.
+    /// A TOML file's text with one `[[pool]]`, to which `listen` and `nodes` are added.
     pub config: Option<String>,
     pub environment: Vec<(String, String)>,
 }
@@ -72,15 +72,18 @@ impl Proxy {
     pub fn launch<S: AsRef<str>>(nodes: &[S], settings: &Settings) -> Proxy {
         let folder = Folder::new("proxy");
         let port = free_port();
-        let mut args = vec!["--listen".to_owned(), format!("127.0.0.1:{port}")];
-        for node in nodes {
-            args.extend(["--node".to_owned(), node.as_ref().to_owned()]);
-        }
-        args.extend(["--reactors".to_owned(), "1".to_owned()]);
+        let listen = format!("127.0.0.1:{port}");
+        let nodes: Vec<String> = nodes.iter().map(|node| node.as_ref().to_owned()).collect();
+        let mut args = vec!["--reactors".to_owned(), "1".to_owned()];
         if let Some(text) = &settings.config {
+            let pool = format!("[[pool]]\nlisten = {listen:?}\nnodes = {nodes:?}\n");
             let path = folder.file("ringway.toml");
-            std::fs::write(&path, text).expect("configuration file");
+            std::fs::write(&path, text.replacen("[[pool]]\n", &pool, 1))
+                .expect("configuration file");
             args.extend(["--config".to_owned(), path.display().to_string()]);
+        } else {
+            args.extend(["--listen".to_owned(), listen]);
+            args.extend(nodes.into_iter().flat_map(|node| ["--node".to_owned(), node]));
         }
         args.extend_from_slice(&settings.args);
         let environment: Vec<(&str, &str)> =
