@@ -12,7 +12,9 @@ mod flow;
 mod load;
 mod login;
 mod moves;
+mod program;
 mod protocol;
+mod retries;
 mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
