@@ -40,7 +40,8 @@ fn c10_killed_primary_costs_only_its_slots_and_only_until_promotion() {
     let leaked: Vec<_> =
         outcome.errors.iter().filter(|(_, _, text)| text.starts_with("-MOVED")).collect();
     assert!(leaked.is_empty(), "{leaked:?}");
-    // What the dead node had acknowledged and not passed on may be lost; nobody else's value may appear.
+    // What the dead node had acknowledged and not passed on may be lost; nobody else's value may
+    // appear.
     let others = outcome.wrong.iter().filter(|text| !text.starts_with(&keys[1])).count();
     assert_eq!(others, 0, "wrong replies: {:?}", outcome.wrong);
     println!("promoted after {:?}; {} errors", promoted - killed, outcome.errors.len());

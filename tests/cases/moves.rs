@@ -126,7 +126,8 @@ fn c16_reshard_under_load_causes_no_storm_and_no_error() {
     let asked = || ["slots", "shards", "nodes"].map(|s| cluster.calls(&format!("cluster|{s}")));
     let (before, start) = (asked(), Instant::now());
     let slots = if std::env::var("RINGWAY_LONG").is_ok() { 4000 } else { 1500 };
-    // Slots of the keys among them, and otherwise empty ones: what counts is that owners change all the time.
+    // Slots of the keys among them, and otherwise empty ones: what counts is that owners change all
+    // the time.
     let mut chosen: Vec<u16> =
         keys.iter().map(|k| crate::support::keys::slot(k.as_bytes())).collect();
     chosen.retain(|slot| *slot <= cluster.range(0).expect("slots").1);

@@ -1,4 +1,5 @@
-//! What is sent again and what is not: table 4.3 of `research/routing-policy.md`, against a node of straw.
+//! What is sent again and what is not: table 4.3 of `research/routing-policy.md`, against a node of
+//! straw.
 //!
 //! Not here: redirects (`fakes`, `moves`).
 
