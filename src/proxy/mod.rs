@@ -14,7 +14,8 @@
 //!        └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! This file holds the tables and the way in and out. The other files are parts of the same machine,
-//! each with one job: `dispatch` (from bytes to a class), `launch` (to a backend, now or later),
+//! each with one job: `intake` (from bytes to requests), `dispatch` (from a request to its class),
+//! `launch` (to a backend, now or later),
 //! `deliver` (from a reply to its client), `recover` (errors, losses, time), `connect` (backends'
 //! lives), `fence` (replies that may be composed), `fanout` (requests of several parts).
 //!
@@ -28,6 +29,7 @@ mod deliver;
 mod dispatch;
 mod fanout;
 mod fence;
+mod intake;
 mod launch;
 pub mod local;
 mod nodes;
