@@ -1,7 +1,7 @@
 //! What is to be done with each whole request of a client.
 //!
-//! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches its backend
-//! (`launch`), requests of several parts (`fanout`).
+//! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
+//! its backend (`launch`), requests of several parts (`fanout`).
 
 use super::Proxy;
 use super::client::Phase;
@@ -48,7 +48,7 @@ pub(super) struct Asked {
 }
 
 impl Proxy {
-    /// Runs one whole request. `source` is in the form that may be forwarded; `spans` are its words.
+    /// Runs one whole request. `source` is in the form that may be forwarded, `spans` its words.
     #[inline]
     pub(super) fn run(&mut self, c: u32, source: Source, spans: &[Span]) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
@@ -148,7 +148,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    /// As `run_keyed`, or by the script itself when there is no key: the same goes to the same node.
+    /// As `run_keyed`, or by the script itself when there is no key: the same to the same node.
     fn run_script(&mut self, asked: Asked, source: Source, spans: &[Span]) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
         match self.slot_of_keys(asked.command, &args) {

@@ -2,22 +2,22 @@
 //!
 //! ```text
 //!  handle_received(client)                                    handle_received(backend)
-//!        │ resp: frames                                              │ resp: where a reply ends
+//!        │ intake, resp: frames                                      │ resp: where a reply ends
 //!        ▼                                                           ▼
 //!  dispatch ── local: answered here ─────────┐              deliver ── route: an error reply ─┐
 //!        │ command: keys   cluster: slot     │                 │                              │
 //!        ▼                                   ▼                 ▼                              ▼
-//!  launch ──────────► backend FIFO      client order ◄── complete ◄── split: merge    recover: again,
-//!   (hold, wait)           │                 │                                         ask, wait
+//!  launch ──────────► backend FIFO      client order ◄── complete ◄── split: merge       recover:
+//!   (hold, wait)           │                 │                                    again, ask, wait
 //!        ▲                 ▼                 ▼                                                │
 //!        │            Action::Send      Action::Send                                          │
 //!        └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! This file holds the tables and the way in and out. The other files are parts of the same machine,
-//! each with one job: `intake` (from bytes to requests), `dispatch` (from a request to its class),
-//! `launch` (to a backend, now or later),
-//! `deliver` (from a reply to its client), `recover` (errors, losses, time), `connect` (backends'
-//! lives), `fence` (replies that may be composed), `fanout` (requests of several parts).
+//! This file holds the tables and the way in and out. The other files are parts of the same
+//! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
+//! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
+//! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
+//! composed), `fanout` (requests of several parts).
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 

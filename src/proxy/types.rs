@@ -1,4 +1,5 @@
-//! The words between `proxy` and whoever drives it (`reactor`, the simulation): events in, actions out.
+//! The words between `proxy` and whoever drives it (`reactor`, the simulation): events in, actions
+//! out.
 //!
 //! Not here: any behaviour.
 

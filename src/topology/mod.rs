@@ -1,7 +1,8 @@
-//! The topology thread: asks nodes for the map, broadcasts it to the reactors, hears their reports.
+//! The topology thread: asks nodes for the map, broadcasts it to the reactors, hears their
+//! reports.
 //!
 //! `start` begins it, `Report::Stop` ends it. Decisions are in `pool` and `schedule` (pure), talk
-//! with nodes in `talk`. Not here: signals (`main`), admin HTTP (to come, `admin`), data (`reactor`).
+//! with nodes in `talk`. Not here: signals (`main`), data (`reactor`).
 
 mod log;
 mod pool;

@@ -25,7 +25,8 @@ pub struct PoolSettings {
     pub refresh_interval_ms: u64,
     /// Milliseconds.
     pub connect_timeout_ms: u64,
-    /// For a whole conversation once connected, milliseconds; `limits::CONVERSATION_MS_MAX` at most.
+    /// For a whole conversation once connected, milliseconds; at most
+    /// `limits::CONVERSATION_MS_MAX`.
     pub request_timeout_ms: u64,
 }
 
