@@ -78,18 +78,6 @@ pub fn report(facts: &[Fact]) -> (String, bool) {
     (out, fail == 0)
 }
 
-/// Bytes of memory that this process may use: the host's, or less if the cgroup says so. None if
-/// neither can be read.
-pub fn memory_bytes() -> Option<u64> {
-    let meminfo = read("/proc/meminfo");
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
-    let total = total.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    // In a container the own cgroup is mounted as the root: version 2, then version 1.
-    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let limits = limits.iter().filter_map(|path| read(path).trim().parse::<u64>().ok());
-    total.and_then(|kib| kib.checked_mul(1024)).into_iter().chain(limits).min()
-}
-
 /// What only a ring itself can tell. The one that decides is whether there is a ring at all.
 fn ring_facts() -> Vec<Fact> {
     let deciding = ["io_uring", "io_uring operations"];
@@ -375,10 +363,5 @@ mod tests {
         assert!(ready && text.contains("wanted  2") && text.contains("how     do"), "{text}");
         let (text, ready) = report(&[Fact { verdict: Verdict::Fail, ..bad }]);
         assert!(!ready && text.contains("Not ready: 1 fault(s)"), "{text}");
-    }
-
-    #[test]
-    fn this_host_has_memory() {
-        assert!(memory_bytes().unwrap() > 1 << 20);
     }
 }

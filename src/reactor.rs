@@ -11,9 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::cluster::Endpoint;
+use crate::log::Log;
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, Totals};
-use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
+use crate::proxy::{self, Action, Conn, Note, Now, Proxy, Socket};
 use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
 use crate::topology::{Report, Update};
 
@@ -28,11 +29,14 @@ pub struct Settings {
     /// From the system's random source.
     pub seed: [u64; 4],
     pub reactors: u16,
+    pub log: Log,
 }
 
 /// One cluster, as this reactor serves it.
 #[derive(Clone)]
 pub struct Pool {
+    /// For the log.
+    pub name: Arc<str>,
     pub proxy: proxy::Settings,
     pub identity: Arc<Identity>,
     pub listen: Vec<SocketAddr>,
@@ -54,9 +58,12 @@ pub fn start(
 ) -> Result<Reactor, String> {
     let (began, beginning) = bounded(1);
     let run = move || {
+        let cpu = settings.cpu;
         let made = Worker::new(settings, updates, reports, board);
         match made {
             Ok(mut worker) => {
+                worker.read_clock();
+                worker.tell_start(cpu);
                 let _ = began.send(Ok(worker.ring.waker()));
                 worker.run();
             }
@@ -100,6 +107,7 @@ struct Worker {
     ring: Ring,
     proxies: Vec<Proxy>,
     connect: Vec<ConnectOptions>,
+    names: Vec<Arc<str>>,
     /// The pool of each listener.
     listeners: Vec<u16>,
     /// By socket index.
@@ -117,6 +125,9 @@ struct Worker {
     paused: Vec<(u32, u64)>,
     drain_until_ms: Option<u64>,
     turns: u64,
+    log: Log,
+    /// `enobufs` when it was last told of.
+    enobufs_told: u64,
 }
 
 impl Worker {
@@ -136,6 +147,7 @@ impl Worker {
         let mut listeners = Vec::new();
         let mut proxies = Vec::new();
         let mut connect = Vec::new();
+        let mut names = Vec::new();
         for (number, pool) in settings.pools.into_iter().enumerate() {
             for address in &pool.listen {
                 let listener = listen(*address, None)
@@ -144,6 +156,7 @@ impl Worker {
                 listeners.push(number as u16);
             }
             connect.push(pool.connect);
+            names.push(pool.name);
             proxies.push(Proxy::new(
                 pool.proxy,
                 pool.identity,
@@ -159,6 +172,7 @@ impl Worker {
             ring,
             proxies,
             connect,
+            names,
             listeners,
             owners: Vec::new(),
             actions: Vec::new(),
@@ -173,12 +187,36 @@ impl Worker {
             paused: Vec::new(),
             drain_until_ms: None,
             turns: 0,
+            log: settings.log,
+            enobufs_told: 0,
         })
+    }
+
+    /// The first line of its log: where it listens and what the kernel granted.
+    fn tell_start(&mut self, cpu: Option<core_affinity::CoreId>) {
+        let addresses: Vec<String> = (0..self.listeners.len() as u32)
+            .filter_map(|listener| self.ring.listener_address(listener))
+            .map(|address| address.to_string())
+            .collect();
+        let granted = self.ring.granted();
+        let cpu = cpu.map_or("any".to_string(), |cpu| cpu.id.to_string());
+        let entries = format!("{}/{}", granted.sq_entries, granted.cq_entries);
+        self.log.info(
+            self.now.unix_us,
+            "listening",
+            &[
+                ("addresses", &addresses.join(",")),
+                ("cpu", &cpu),
+                ("ring", &entries),
+                ("no_sqarray", &granted.no_sqarray),
+                ("no_iowait", &granted.no_iowait),
+                ("registered", &granted.ring_fd_registered),
+            ],
+        );
     }
 
     /// Until drained. A broken ring ends the process: never a proxy with a silent dead core.
     fn run(&mut self) {
-        self.read_clock();
         loop {
             self.turn();
             if self.is_drained() {
@@ -192,6 +230,7 @@ impl Worker {
             self.read_clock();
         }
         self.publish();
+        self.tell_end();
         let _ = self.reports.send(Report::ReactorStopped { reactor: self.index });
     }
 
@@ -242,7 +281,9 @@ impl Worker {
                 }
             }
             Event::Woken => *woken = true,
-            Event::AcceptFailed { listener, .. } => {
+            Event::AcceptFailed { listener, errno } => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                self.log.warn(self.now.unix_us, "cannot accept a client", &[("error", &error)]);
                 // Somebody waits in the queue and there is no descriptor: one is told, in turn.
                 let _ = self.ring.refuse_one(listener);
                 self.paused.push((listener, self.now.ms + ACCEPT_PAUSE_MS));
@@ -267,6 +308,10 @@ impl Worker {
                 self.ring.receive(id, true);
             }
             None => {
+                let why = if self.drain_until_ms.is_some() { "draining" } else { "maxclients" };
+                let pool = &self.names[usize::from(pool)];
+                let fields = [("pool", pool as _), ("client", &peer as _), ("why", &why as _)];
+                self.log.warn(self.now.unix_us, "client refused", &fields);
                 self.own(id, Owner::Refused);
                 self.ring.send(id, Proxy::refusal());
                 self.ring.close_after_send(id);
@@ -314,6 +359,48 @@ impl Worker {
             Action::Report(report) => {
                 let _ = self.reports.send(to_topology(pool as u16, report));
             }
+            Action::Note(note) => self.tell(pool, &note),
+        }
+    }
+
+    /// What the proxy has to say to people.
+    #[cold]
+    fn tell(&mut self, pool: usize, note: &Note) {
+        let now = self.now.unix_us;
+        let pool = ("pool", &self.names[pool] as _);
+        let log = &mut self.log;
+        match note {
+            Note::BackendLost { address, why } => {
+                log.warn(now, "lost a node", &[pool, ("node", address), ("why", why)]);
+            }
+            Note::LoginRefused { address, error } => {
+                log.error(now, "refused by a node", &[pool, ("node", address), ("said", error)]);
+            }
+            Note::FenceBreach { address } => {
+                let why = "a script sent other frames than one reply";
+                log.warn(now, "fence held", &[pool, ("node", address), ("why", &why)]);
+            }
+            Note::ProtocolError { peer, text } => {
+                log.info(now, "no request", &[pool, ("client", peer), ("why", text)]);
+            }
+            Note::ClientClosed { peer, why } => {
+                log.info(now, "client closed", &[pool, ("client", peer), ("why", why)]);
+            }
+        }
+    }
+
+    fn clients_open(&self) -> u64 {
+        self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum()
+    }
+
+    /// The last line of its log.
+    fn tell_end(&mut self) {
+        let commands: u64 = self.proxies.iter().map(|proxy| proxy.tally.commands).sum();
+        let cut = self.clients_open();
+        let fields = [("clients_cut", &cut as _), ("commands_served", &commands as _)];
+        match cut {
+            0 => self.log.info(self.now.unix_us, "drained", &fields),
+            _ => self.log.warn(self.now.unix_us, "drain timed out", &fields),
         }
     }
 
@@ -347,6 +434,8 @@ impl Worker {
             Update::Drain { deadline_ms } => {
                 self.ring.stop_listening();
                 self.drain_until_ms = Some(now.ms + deadline_ms);
+                let clients = self.clients_open();
+                self.log.info(now.unix_us, "draining", &[("clients", &clients)]);
                 for proxy in &mut self.proxies {
                     proxy.handle_drain(now);
                 }
@@ -420,6 +509,14 @@ impl Worker {
     /// Shows this reactor's counters, and tells its proxies the sums of all.
     fn publish(&mut self) {
         let ring = self.ring.counters();
+        self.log.handle_time(self.now.unix_us);
+        if ring.enobufs > self.enobufs_told {
+            let times = ring.enobufs - self.enobufs_told;
+            self.enobufs_told = ring.enobufs;
+            let remedy = "a higher receive_buffer_count";
+            let fields = [("times", &times as _), ("remedy", &remedy as _)];
+            self.log.debug(self.now.unix_us, "receive buffers ran out", &fields);
+        }
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);

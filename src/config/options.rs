@@ -169,9 +169,6 @@ options! {
             Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
             "Receive buffers per reactor, shared by all its connections. More only if metrics show \
              that they run out.";
-        Memory memory_limit (memory_limit): u64 = 0, Range::Bytes(0, 1 << 50),
-            "Bytes that all clients' buffers together may take before new work is slowed; 0 is half \
-             of what the host or the cgroup has.";
         Process maxclients (maxclients): u32 = 10_000, Range::Number(1, 1_000_000),
             "Clients at a time; the next one gets an error line and is closed, as redis-server does. \
              Needs as many file descriptors.";
@@ -251,9 +248,6 @@ options! {
             "The same; above it the client is closed. At least the largest reply you expect.";
         Limits client_query_limit (client_query_limit): u64 = GIB, Range::Bytes(64 * KIB, GIB),
             "Bytes of one client's unfinished request, as redis-server's `client-query-buffer-limit`.";
-        Limits backend_queue_max (backend_queue_max): u32 = 65_536, Range::Number(16, 1_048_576),
-            "Requests written to one node connection and not yet answered; at this number the clients \
-             that need it wait.";
     }
     also {
         /// Users beside `default`, from `[[pool.user]]`.

@@ -248,7 +248,13 @@ impl Proxy {
     }
 
     fn close_client_over_limit(&mut self, c: u32) {
+        self.close_over_limit(c, "its replies are over client_output_limit");
+    }
+
+    pub(super) fn close_over_limit(&mut self, c: u32, why: &'static str) {
         self.tally.clients_over_limit += 1;
+        let peer = self.clients[c].session.peer;
+        self.actions.push(super::Action::Note(super::Note::ClientClosed { peer, why }));
         self.close_client(c);
     }
 

@@ -3,12 +3,12 @@
 //! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
 //! its backend (`launch`), requests of several parts (`fanout`).
 
-use super::Proxy;
 use super::client::Phase;
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
 use super::session::ReplyMode;
 use super::types::{NO_SLOT, NONE};
+use super::{Action, Note, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
 use crate::command::learned::LearnedCommand;
 use crate::command::{self, Args, Class, Command, KeyError, LookupError};
@@ -119,6 +119,8 @@ impl Proxy {
         if request::is_cross_protocol(name) {
             // redis-server's guard: somebody makes a browser talk to us.
             self.tally.protocol_errors += 1;
+            let (peer, text) = (self.clients[c].session.peer, "an HTTP request");
+            self.actions.push(Action::Note(Note::ProtocolError { peer, text }));
             self.close_client(c);
             return Ran::Yes;
         }

@@ -2,9 +2,11 @@
 //!
 //! Not here: framing (`resp`), what is done with a request (`dispatch`).
 
+use std::borrow::Cow;
+
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
-use super::{Action, Proxy};
+use super::{Action, Note, Proxy};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
 use crate::resp::{Span, request};
 
@@ -192,8 +194,7 @@ impl Proxy {
     fn put_back(&mut self, c: u32, partial: Box<Partial>) {
         if partial.bytes.len() > self.settings.client_query_limit {
             self.give_partial(partial);
-            self.tally.clients_over_limit += 1;
-            return self.close_client(c);
+            return self.close_over_limit(c, "its request is over client_query_limit");
         }
         self.clients[c].partial = Some(partial);
     }
@@ -265,6 +266,13 @@ impl Proxy {
 
     fn protocol_error(&mut self, c: u32, error: ProtocolError) {
         self.tally.protocol_errors += 1;
+        let text = match error.text() {
+            Cow::Borrowed(text) => text,
+            // The whole text has a byte of what the client sent.
+            Cow::Owned(_) => "Protocol error: expected '$'",
+        };
+        let peer = self.clients[c].session.peer;
+        self.actions.push(Action::Note(Note::ProtocolError { peer, text }));
         let mut out = Vec::new();
         error.append_reply(&mut out);
         self.reply_local(c, &out, true);

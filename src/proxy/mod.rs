@@ -58,7 +58,7 @@ use output::Pool;
 use request::Requests;
 use session::Session;
 use split::{Cut, Splits};
-pub use types::{Action, Conn, NO_SLOT, NONE, Now, Report, Settings, Socket};
+pub use types::{Action, Conn, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
 /// Plain counts of what happened; read by whoever publishes them.
 #[derive(Clone, Debug, Default)]
@@ -487,19 +487,19 @@ impl Proxy {
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;
-        let is_over = |client: &client::Client| {
+        let why_over = |client: &client::Client| {
             let idle_over = idle > 0
                 && client.head == NONE
                 && now.saturating_sub(client.session.active_ms) > idle;
             let stalled =
                 client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;
-            idle_over || stalled
+            let why = "it does not take its replies";
+            idle_over.then_some("idle").or(stalled.then_some(why))
         };
-        let over: Vec<u32> =
-            self.clients.indexes().filter(|&c| is_over(&self.clients[c])).collect();
-        for c in over {
-            self.tally.clients_over_limit += 1;
-            self.close_client(c);
+        let over: Vec<(u32, &str)> =
+            self.clients.indexes().filter_map(|c| Some((c, why_over(&self.clients[c])?))).collect();
+        for (c, why) in over {
+            self.close_over_limit(c, why);
         }
     }
 

@@ -15,6 +15,8 @@ pub struct TopologySettings {
 /// One cluster.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
+    /// For the log.
+    pub name: String,
     /// Names, kept as names: they are resolved anew each time one is asked.
     pub seeds: Vec<Endpoint>,
     /// With which we log in to nodes. Without a password nobody logs in.
@@ -33,6 +35,7 @@ pub struct PoolSettings {
 impl Default for PoolSettings {
     fn default() -> PoolSettings {
         PoolSettings {
+            name: "default".to_string(),
             seeds: Vec::new(),
             user: None,
             password: None,

@@ -269,7 +269,6 @@ fn ringway(world: &World, out: &mut Vec<u8>) {
         "ringway_version": env!("CARGO_PKG_VERSION"),
         "reactors": world.identity.reactors,
         "databases": DATABASES_ANNOUNCED,
-        "memory_budget": world.identity.memory_budget,
         "nodes": nodes,
         "primaries": primaries,
         "slots_served": covered,

@@ -57,8 +57,6 @@ pub struct Identity {
     pub reactors: u32,
     /// Seconds after which an idle client is closed; 0: never.
     pub idle_timeout_s: u32,
-    /// Bytes that the proxy may use; 0: no limit.
-    pub memory_budget: u64,
     /// As `uname` says it, e.g. `Linux 6.18.0 x86_64`.
     pub os: Box<str>,
     pub executable: Box<str>,
