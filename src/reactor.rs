@@ -96,6 +96,9 @@ enum Owner {
 /// How often counters are shown to the others.
 const PUBLISH_EVERY_MS: u64 = 250;
 
+/// How often the sums over all reactors are taken.
+const TOTALS_EVERY_MS: u64 = 1_000;
+
 /// How long accepting pauses when the process has no descriptor left.
 const ACCEPT_PAUSE_MS: u64 = 100;
 
@@ -121,6 +124,9 @@ struct Worker {
     start: Instant,
     now: Now,
     next_publish_ms: u64,
+    /// What all reactors did, and when that was added up.
+    totals: Totals,
+    totals_ms: u64,
     /// Listeners that pause, and until when.
     paused: Vec<(u32, u64)>,
     drain_until_ms: Option<u64>,
@@ -184,6 +190,8 @@ impl Worker {
             start: Instant::now(),
             now: Now::default(),
             next_publish_ms: 0,
+            totals: Totals::default(),
+            totals_ms: 0,
             paused: Vec::new(),
             drain_until_ms: None,
             turns: 0,
@@ -346,6 +354,9 @@ impl Worker {
             self.act(pool, action);
         }
         self.actions = actions;
+        if let Some(us) = self.proxies[pool].take_sample() {
+            self.counters.record_us(us);
+        }
     }
 
     #[inline]
@@ -539,15 +550,17 @@ impl Worker {
             (Counter::BackendBytesIn, sums.bytes_from_nodes),
             (Counter::BackendBytesOut, sums.bytes_to_nodes),
             (Counter::RequestsInFlight, requests),
-            (Counter::CommandsRead, sums.commands - sums.commands_local),
+            (Counter::Commands, sums.commands),
             (Counter::CommandsLocal, sums.commands_local),
             (Counter::Splits, sums.splits),
-            (Counter::RedirectsMoved, sums.redirects),
+            (Counter::Redirects, sums.redirects),
             (Counter::Retries, sums.retries),
+            (Counter::FenceBreaches, sums.fence_breaches),
             (Counter::ErrorsProtocol, sums.protocol_errors),
             (Counter::ErrorsTimeout, sums.timeouts),
             (Counter::ErrorsLost, sums.lost),
-            (Counter::ErrorsFromNodes, sums.error_replies),
+            (Counter::ErrorsReplied, sums.error_replies),
+            (Counter::ErrorsCrossSlot, sums.crossslot),
             (Counter::ErrorsNodeProtocol, sums.backend_surprises),
             (Counter::Turns, self.turns),
             (Counter::Enters, ring.enters),
@@ -563,32 +576,44 @@ impl Worker {
         if let Some(published) = self.board.get(usize::from(self.index)) {
             counters.publish(published);
         }
-        let totals = totals_of(&self.board);
-        for proxy in &mut self.proxies {
-            proxy.handle_totals(totals);
+        if self.now.ms >= self.totals_ms + TOTALS_EVERY_MS {
+            self.totals = totals_of(&self.board, &self.totals, self.now.ms - self.totals_ms);
+            self.totals_ms = self.now.ms;
+            for proxy in &mut self.proxies {
+                proxy.handle_totals(self.totals);
+            }
         }
     }
 }
 
-fn totals_of(board: &Board) -> Totals {
-    let sums = metrics::sums(board);
+/// What INFO says of the whole process.
+fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
+    let sums = metrics::totals(board);
     let value = |counter| sums.value(counter);
+    let rate = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms.max(1);
     Totals {
         clients: value(Counter::ClientsConnected),
         connections_accepted: value(Counter::ClientsTotal),
         connections_rejected: value(Counter::ClientsRejected),
-        commands: value(Counter::CommandsRead) + value(Counter::CommandsLocal),
-        error_replies: value(Counter::ErrorsFromNodes),
+        commands: value(Counter::Commands),
+        error_replies: value(Counter::ErrorsReplied),
         protocol_errors: value(Counter::ErrorsProtocol),
         bytes_in: value(Counter::ClientBytesIn),
         bytes_out: value(Counter::ClientBytesOut),
         backends: value(Counter::BackendsConnected),
         requests_in_flight: value(Counter::RequestsInFlight),
-        redirects_moved: value(Counter::RedirectsMoved),
+        redirects: value(Counter::Redirects),
         retries: value(Counter::Retries),
         timeouts: value(Counter::ErrorsTimeout),
         backends_lost: value(Counter::BackendsLost),
         splits: value(Counter::Splits),
+        fence_breaches: value(Counter::FenceBreaches),
+        commands_per_second: rate(value(Counter::Commands), before.commands),
+        bytes_in_per_second: rate(value(Counter::ClientBytesIn), before.bytes_in),
+        bytes_out_per_second: rate(value(Counter::ClientBytesOut), before.bytes_out),
+        latency_p50_us: sums.latency_us(0.5),
+        latency_p99_us: sums.latency_us(0.99),
+        latency_p999_us: sums.latency_us(0.999),
         ..Totals::default()
     }
 }

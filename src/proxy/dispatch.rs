@@ -12,6 +12,7 @@ use super::{Action, Note, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
 use crate::command::learned::LearnedCommand;
 use crate::command::{self, Args, Class, Command, KeyError, LookupError};
+use crate::metrics::SAMPLE_EVERY;
 use crate::resp::{Span, Version, request};
 
 /// Where a whole request's bytes are.
@@ -59,6 +60,9 @@ impl Proxy {
         let client = &mut self.clients[c];
         client.session.command_started(command.id, self.now.ms);
         self.tally.commands += 1;
+        if self.tally.commands & (SAMPLE_EVERY - 1) == 0 {
+            self.requests.arm_sample(self.now.unix_us);
+        }
         if let Some(word) = command.route_fast()
             && client.session.authenticated
             && client.session.reply == ReplyMode::On

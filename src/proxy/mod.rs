@@ -439,6 +439,12 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
+    /// Once a turn: how long a request took that was timed and has been answered, microseconds.
+    #[inline]
+    pub fn take_sample(&mut self) -> Option<u64> {
+        self.requests.take_sample(self.now.unix_us)
+    }
+
     /// Whether the driver should look for ended sends right after submitting them, without sleep.
     pub fn take_urgent(&mut self) -> bool {
         std::mem::take(&mut self.urgent)

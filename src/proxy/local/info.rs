@@ -275,17 +275,19 @@ fn ringway(world: &World, out: &mut Vec<u8>) {
         "slots_not_served": SLOTS.saturating_sub(covered),
         "topology_version": version,
         "topology_epoch": epoch,
-        "topology_refreshes": totals.topology_refreshes,
         "backends": totals.backends,
         "backends_private": totals.backends_private,
         "backends_lost": totals.backends_lost,
         "requests_in_flight": totals.requests_in_flight,
         "requests_split": totals.splits,
-        "redirects_moved": totals.redirects_moved,
-        "redirects_ask": totals.redirects_ask,
+        "redirects": totals.redirects,
         "retries": totals.retries,
         "timeouts": totals.timeouts,
         "protocol_errors": totals.protocol_errors,
+        "fence_breaches": totals.fence_breaches,
+        "latency_p50_us": totals.latency_p50_us,
+        "latency_p99_us": totals.latency_p99_us,
+        "latency_p999_us": totals.latency_p999_us,
     );
 }
 

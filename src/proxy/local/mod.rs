@@ -106,14 +106,18 @@ pub struct Totals {
     pub backends: u64,
     pub backends_private: u64,
     pub requests_in_flight: u64,
-    pub redirects_moved: u64,
-    pub redirects_ask: u64,
+    /// MOVED and ASK.
+    pub redirects: u64,
     pub retries: u64,
     pub timeouts: u64,
     pub backends_lost: u64,
-    pub topology_refreshes: u64,
     /// Requests that were cut by slot.
     pub splits: u64,
+    pub fence_breaches: u64,
+    /// Of samples since the process started, µs.
+    pub latency_p50_us: u64,
+    pub latency_p99_us: u64,
+    pub latency_p999_us: u64,
 }
 
 /// What an answer may depend on besides the request and its client.
