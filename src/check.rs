@@ -6,8 +6,8 @@ use std::fmt::{self, Write as _};
 use std::fs;
 use std::path::Path;
 
-use crate::config::Config;
-use crate::ring;
+use crate::config::{Config, Process};
+use crate::ring::{self, RingSettings};
 
 /// What a fact means for us.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -42,9 +42,10 @@ pub struct Fact {
 
 /// All facts of this host for this configuration.
 pub fn check(config: &Config) -> Vec<Fact> {
-    let mut facts = ring_facts();
+    let status = read("/proc/self/status");
+    let mut facts = ring_facts(&config.process, reactor_count(&config.process, &status));
     facts.push(descriptors(config, &read("/proc/self/limits")));
-    facts.extend(reactors(config));
+    facts.extend(reactors(config, &status));
     facts.extend(SYSCTLS.iter().filter_map(|sysctl| sysctl.judge(&read(&sysctl.path()))));
     facts.extend(host_facts());
     facts
@@ -79,7 +80,9 @@ pub fn report(facts: &[Fact]) -> (String, bool) {
 }
 
 /// What only a ring itself can tell. The one that decides is whether there is a ring at all.
-fn ring_facts() -> Vec<Fact> {
+fn ring_facts(process: &Process, reactors: usize) -> Vec<Fact> {
+    let (size, count) = (process.receive_buffer_size, process.receive_buffer_count);
+    let settings = RingSettings::new(process.ring_entries, size, count);
     let deciding = ["io_uring", "io_uring operations"];
     let to_fact = |finding: ring::Finding| Fact {
         verdict: match (finding.ok, deciding.contains(&finding.name)) {
@@ -94,7 +97,11 @@ fn ring_facts() -> Vec<Fact> {
         how: finding.advice.unwrap_or_default(),
     };
     // Descriptors are judged below, where `maxclients` is known.
-    ring::report().into_iter().filter(|finding| finding.name != "nofile").map(to_fact).collect()
+    ring::report(&settings, reactors)
+        .into_iter()
+        .filter(|finding| finding.name != "nofile")
+        .map(to_fact)
+        .collect()
 }
 
 /// Whether the hard limit of descriptors leaves room for `maxclients`.
@@ -118,9 +125,8 @@ fn descriptors(config: &Config, limits: &str) -> Fact {
 }
 
 /// Whether the CPUs asked for are there.
-fn reactors(config: &Config) -> Option<Fact> {
-    let status = read("/proc/self/status");
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim();
+fn reactors(config: &Config, status: &str) -> Option<Fact> {
+    let allowed = allowed_list(status)?;
     let allowed_cpus = cpu_list(allowed);
     let process = &config.process;
     let missing = process.cpus.0.iter().filter(|cpu| !allowed_cpus.contains(cpu)).count();
@@ -138,6 +144,20 @@ fn reactors(config: &Config) -> Option<Fact> {
         why: "each reactor is pinned; two on one CPU wait for each other".to_string(),
         how: "other `cpus` or `reactors`, or a larger cpuset".to_string(),
     })
+}
+
+/// The CPUs that the process may use, as the kernel writes them.
+fn allowed_list(status: &str) -> Option<&str> {
+    Some(status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?.trim())
+}
+
+/// How many reactors this configuration starts here.
+fn reactor_count(process: &Process, status: &str) -> usize {
+    match (process.cpus.0.len(), process.reactors as usize) {
+        (0, 0) => allowed_list(status).map_or(1, |allowed| cpu_list(allowed).len().max(1)),
+        (0, reactors) => reactors,
+        (cpus, _) => cpus,
+    }
 }
 
 /// `0,2-3` as the kernel writes it.

@@ -137,13 +137,8 @@ fn cpus(process: &Process) -> Result<Vec<Option<CoreId>>, String> {
 }
 
 fn ring_settings(process: &Process) -> RingSettings {
-    RingSettings {
-        entries: process.ring_entries,
-        cq_entries: process.ring_entries * 4,
-        buffer_size: process.receive_buffer_size,
-        buffer_count: process.receive_buffer_count,
-        huge_pages: true,
-    }
+    let (size, count) = (process.receive_buffer_size, process.receive_buffer_count);
+    RingSettings::new(process.ring_entries, size, count)
 }
 
 /// The share of one reactor: connections spread evenly enough, and the sum is what was asked for.

@@ -8,7 +8,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::cluster::Endpoint;
-use crate::limits::{RECEIVE_BUFFER_COUNT_MAX, REDIRECTS_MAX, RING_SUBMISSIONS};
+use crate::limits::{
+    RECEIVE_BUFFER_COUNT, RECEIVE_BUFFER_COUNT_MAX, RECEIVE_BUFFER_SIZE, REDIRECTS_MAX,
+    RING_SUBMISSIONS,
+};
 
 use super::secret::Secret;
 use super::value::{Cpus, LogLevel, Range, Raw, Value};
@@ -161,11 +164,11 @@ options! {
         Memory ring_entries (ring_entries): u32 = RING_SUBMISSIONS, Range::PowerOfTwo(64, 32_768),
             "Submission queue entries per reactor; the completion queue has four times as many. \
              Less where RLIMIT_MEMLOCK is tight.";
-        Memory receive_buffer_size (receive_buffer_size): u32 = 16_384,
+        Memory receive_buffer_size (receive_buffer_size): u32 = RECEIVE_BUFFER_SIZE,
             Range::Bytes(KIB, MIB),
             "Bytes of one receive buffer, lent to a connection only while its bytes are read. \
              Larger ones save calls for large values.";
-        Memory receive_buffer_count (receive_buffer_count): u16 = 512,
+        Memory receive_buffer_count (receive_buffer_count): u16 = RECEIVE_BUFFER_COUNT,
             Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
             "Receive buffers per reactor, shared by all its connections. More only if metrics show \
              that they run out.";
