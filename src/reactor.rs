@@ -3,6 +3,9 @@
 //!
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
+mod tell;
+
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -12,9 +15,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::cluster::Endpoint;
 use crate::log::Log;
-use crate::metrics::{self, Board, Counter, Counters};
+use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
-use crate::proxy::{self, Action, Conn, Note, Now, Proxy, Socket};
+use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
 use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
 use crate::topology::{Report, Update};
 
@@ -156,8 +159,9 @@ impl Worker {
         let mut names = Vec::new();
         for (number, pool) in settings.pools.into_iter().enumerate() {
             for address in &pool.listen {
-                let listener = listen(*address, None)
-                    .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+                let listener = listen(*address, None).map_err(|error| {
+                    format!("cannot listen on {address}: {error}{}", remedy(error.kind()))
+                })?;
                 ring.listen(listener);
                 listeners.push(number as u16);
             }
@@ -198,29 +202,6 @@ impl Worker {
             log: settings.log,
             enobufs_told: 0,
         })
-    }
-
-    /// The first line of its log: where it listens and what the kernel granted.
-    fn tell_start(&mut self, cpu: Option<core_affinity::CoreId>) {
-        let addresses: Vec<String> = (0..self.listeners.len() as u32)
-            .filter_map(|listener| self.ring.listener_address(listener))
-            .map(|address| address.to_string())
-            .collect();
-        let granted = self.ring.granted();
-        let cpu = cpu.map_or("any".to_string(), |cpu| cpu.id.to_string());
-        let entries = format!("{}/{}", granted.sq_entries, granted.cq_entries);
-        self.log.info(
-            self.now.unix_us,
-            "listening",
-            &[
-                ("addresses", &addresses.join(",")),
-                ("cpu", &cpu),
-                ("ring", &entries),
-                ("no_sqarray", &granted.no_sqarray),
-                ("no_iowait", &granted.no_iowait),
-                ("registered", &granted.ring_fd_registered),
-            ],
-        );
     }
 
     /// Until drained. A broken ring ends the process: never a proxy with a silent dead core.
@@ -374,47 +355,6 @@ impl Worker {
         }
     }
 
-    /// What the proxy has to say to people.
-    #[cold]
-    fn tell(&mut self, pool: usize, note: &Note) {
-        let now = self.now.unix_us;
-        let pool = ("pool", &self.names[pool] as _);
-        let log = &mut self.log;
-        match note {
-            Note::BackendLost { address, why } => {
-                log.warn(now, "lost a node", &[pool, ("node", address), ("why", why)]);
-            }
-            Note::LoginRefused { address, error } => {
-                log.error(now, "refused by a node", &[pool, ("node", address), ("said", error)]);
-            }
-            Note::FenceBreach { address } => {
-                let why = "a script sent other frames than one reply";
-                log.warn(now, "fence held", &[pool, ("node", address), ("why", &why)]);
-            }
-            Note::ProtocolError { peer, text } => {
-                log.info(now, "no request", &[pool, ("client", peer), ("why", text)]);
-            }
-            Note::ClientClosed { peer, why } => {
-                log.info(now, "client closed", &[pool, ("client", peer), ("why", why)]);
-            }
-        }
-    }
-
-    fn clients_open(&self) -> u64 {
-        self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum()
-    }
-
-    /// The last line of its log.
-    fn tell_end(&mut self) {
-        let commands: u64 = self.proxies.iter().map(|proxy| proxy.tally.commands).sum();
-        let cut = self.clients_open();
-        let fields = [("clients_cut", &cut as _), ("commands_served", &commands as _)];
-        match cut {
-            0 => self.log.info(self.now.unix_us, "drained", &fields),
-            _ => self.log.warn(self.now.unix_us, "drain timed out", &fields),
-        }
-    }
-
     fn connect(&mut self, pool: usize, backend: u32, address: SocketAddr) {
         match self.ring.connect(&address, &self.connect[pool]) {
             Ok(id) => {
@@ -516,106 +456,6 @@ impl Worker {
             unix_us: unix.as_micros() as u64,
         };
     }
-
-    /// Shows this reactor's counters, and tells its proxies the sums of all.
-    fn publish(&mut self) {
-        let ring = self.ring.counters();
-        self.log.handle_time(self.now.unix_us);
-        if ring.enobufs > self.enobufs_told {
-            let times = ring.enobufs - self.enobufs_told;
-            self.enobufs_told = ring.enobufs;
-            let remedy = "a higher receive_buffer_count";
-            let fields = [("times", &times as _), ("remedy", &remedy as _)];
-            self.log.debug(self.now.unix_us, "receive buffers ran out", &fields);
-        }
-        let counters = &mut self.counters;
-        let mut sums = proxy::Tally::default();
-        let (mut clients, mut backends, mut requests) = (0, 0, 0);
-        for proxy in &self.proxies {
-            sums.add(&proxy.tally);
-            clients += proxy.clients_open() as u64;
-            backends += proxy.backends_connected() as u64;
-            requests += proxy.requests_open() as u64;
-        }
-        let values = [
-            (Counter::ClientsConnected, clients),
-            (Counter::ClientsTotal, sums.clients_total),
-            (Counter::ClientsRejected, sums.clients_refused),
-            (Counter::ClientsClosedByLimit, sums.clients_over_limit),
-            (Counter::ClientBytesIn, sums.bytes_from_clients),
-            (Counter::ClientBytesOut, sums.bytes_to_clients),
-            (Counter::BackendsConnected, backends),
-            (Counter::BackendsTotal, sums.backend_connects),
-            (Counter::BackendsLost, sums.backend_failures),
-            (Counter::BackendBytesIn, sums.bytes_from_nodes),
-            (Counter::BackendBytesOut, sums.bytes_to_nodes),
-            (Counter::RequestsInFlight, requests),
-            (Counter::Commands, sums.commands),
-            (Counter::CommandsLocal, sums.commands_local),
-            (Counter::Splits, sums.splits),
-            (Counter::Redirects, sums.redirects),
-            (Counter::Retries, sums.retries),
-            (Counter::FenceBreaches, sums.fence_breaches),
-            (Counter::ErrorsProtocol, sums.protocol_errors),
-            (Counter::ErrorsTimeout, sums.timeouts),
-            (Counter::ErrorsLost, sums.lost),
-            (Counter::ErrorsReplied, sums.error_replies),
-            (Counter::ErrorsCrossSlot, sums.crossslot),
-            (Counter::ErrorsNodeProtocol, sums.backend_surprises),
-            (Counter::Turns, self.turns),
-            (Counter::Enters, ring.enters),
-            (Counter::Completions, ring.completions),
-            (Counter::CompletionsStale, ring.stale),
-            (Counter::BuffersExhausted, ring.enobufs),
-            (Counter::ReceivesRearmed, ring.rearms),
-            (Counter::BusyPollHits, ring.spin_hits),
-        ];
-        for (counter, value) in values {
-            counters.set(counter, value);
-        }
-        if let Some(published) = self.board.get(usize::from(self.index)) {
-            counters.publish(published);
-        }
-        if self.now.ms >= self.totals_ms + TOTALS_EVERY_MS {
-            self.totals = totals_of(&self.board, &self.totals, self.now.ms - self.totals_ms);
-            self.totals_ms = self.now.ms;
-            for proxy in &mut self.proxies {
-                proxy.handle_totals(self.totals);
-            }
-        }
-    }
-}
-
-/// What INFO says of the whole process.
-fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
-    let sums = metrics::totals(board);
-    let value = |counter| sums.value(counter);
-    let rate = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms.max(1);
-    Totals {
-        clients: value(Counter::ClientsConnected),
-        connections_accepted: value(Counter::ClientsTotal),
-        connections_rejected: value(Counter::ClientsRejected),
-        commands: value(Counter::Commands),
-        error_replies: value(Counter::ErrorsReplied),
-        protocol_errors: value(Counter::ErrorsProtocol),
-        bytes_in: value(Counter::ClientBytesIn),
-        bytes_out: value(Counter::ClientBytesOut),
-        backends: value(Counter::BackendsConnected),
-        requests_in_flight: value(Counter::RequestsInFlight),
-        redirects: value(Counter::Redirects),
-        retries: value(Counter::Retries),
-        timeouts: value(Counter::ErrorsTimeout),
-        backends_lost: value(Counter::BackendsLost),
-        splits: value(Counter::Splits),
-        fence_breaches: value(Counter::FenceBreaches),
-        commands_per_second: rate(value(Counter::Commands), before.commands),
-        bytes_in_per_second: rate(value(Counter::ClientBytesIn), before.bytes_in),
-        bytes_out_per_second: rate(value(Counter::ClientBytesOut), before.bytes_out),
-        latency_p50_us: sums.latency_us(0.5),
-        latency_p99_us: sums.latency_us(0.99),
-        latency_p999_us: sums.latency_us(0.999),
-        ..Totals::default()
-    }
 }
 
 #[inline]
@@ -648,6 +488,19 @@ fn to_topology(pool: u16, report: proxy::Report) -> Report {
         }
         proxy::Report::NodeLost { address } => Report::NodeLost { pool, address },
         proxy::Report::WantRefresh => Report::WantRefresh { pool, avoid: None },
+    }
+}
+
+/// What to do when an address cannot be listened on.
+fn remedy(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::AddrInUse => "; another program has this port: stop it, or choose another",
+        ErrorKind::AddrNotAvailable => "; no interface of this host has this address",
+        ErrorKind::PermissionDenied => {
+            "; ports below 1024 need root, CAP_NET_BIND_SERVICE, or a lower \
+             net.ipv4.ip_unprivileged_port_start"
+        }
+        _ => "",
     }
 }
 
