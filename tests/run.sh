@@ -8,7 +8,7 @@
 #   long   more of everything: huge values, a million requests, many seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit conformance cases cases-valkey clients simulation demo
+#   format lint unit program conformance cases cases-valkey clients simulation demo
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (2000)
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
@@ -16,7 +16,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit conformance cases cases-valkey clients simulation demo"
+PARTS="format lint unit program conformance cases cases-valkey clients simulation demo"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -32,7 +32,7 @@ main() {
     done
     wanted=${*:-$PARTS}
     if [[ $mode == quick && $# == 0 ]]; then
-        wanted="format lint unit conformance cases simulation"
+        wanted="format lint unit program conformance cases simulation"
         export RINGWAY_FLAVOURS=redis RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-100}
     fi
     if [[ $mode == long ]]; then
@@ -59,6 +59,7 @@ limit_of() {
     format) echo 60 ;;
     lint) echo 600 ;;
     unit) echo 900 ;;
+    program) echo 300 ;;
     conformance) echo 600 ;;
     cases | cases-valkey) echo 600 ;;
     clients) echo 900 ;;
@@ -76,6 +77,8 @@ part_unit() {
     [[ -f tests/tidy.rs ]] && targets+=(--test tidy)
     cargo test --locked "${targets[@]}"
 }
+
+part_program() { cargo test --locked --test program -- --test-threads 2; }
 
 part_conformance() { cargo test --locked --test conformance -- --test-threads 2; }
 
@@ -141,7 +144,7 @@ install_all() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
-    if [[ $wanted =~ conformance|cases|clients|demo ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|demo ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)

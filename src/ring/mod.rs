@@ -176,10 +176,11 @@ impl Ring {
         let kernel = Kernel::new(settings)?;
         let buffers =
             Buffers::new(settings.buffer_size, settings.buffer_count, settings.huge_pages, number)
-                .map_err(|error| setup::buffers_error(&error))?;
-        kernel.register(&buffers)?;
-        let waker = Waker::new().map_err(|error| setup::descriptor_error(&error))?;
-        let spare = socket::spare_descriptor().map_err(|error| setup::descriptor_error(&error))?;
+                .map_err(|error| setup::buffers_error(&error, settings))?;
+        kernel.register(&buffers, settings)?;
+        let waker = Waker::new().map_err(|error| setup::descriptor_error(&error, settings))?;
+        let spare = socket::spare_descriptor()
+            .map_err(|error| setup::descriptor_error(&error, settings))?;
         let enter_flags = Ring::flags_for(kernel.granted.no_iowait);
         let mut ring = Ring {
             kernel,
