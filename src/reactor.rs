@@ -112,6 +112,9 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// The longest sleep: time is looked at now and then even when nothing happens.
 const SLEEP_MAX_MS: u64 = 1_000;
 
+/// How long replies that are kept back for their pipeline's others wait, at most, for a turn.
+const CORK_WAIT: Duration = Duration::from_micros(50);
+
 struct Worker {
     index: u16,
     ring: Ring,
@@ -457,6 +460,9 @@ impl Worker {
         }
         if urgent {
             return Duration::ZERO;
+        }
+        if self.proxies.iter().any(Proxy::is_corked) {
+            return CORK_WAIT;
         }
         Duration::from_millis(next.saturating_sub(self.now.ms).max(1))
     }

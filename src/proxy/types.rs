@@ -106,6 +106,8 @@ pub struct Settings {
     /// A backend that answers nothing for so long while requests wait is closed.
     pub request_timeout_ms: u64,
     pub connect_timeout_ms: u64,
+    /// Turns for which replies wait for the rest of their pipeline's; 0: never.
+    pub cork_turns: u8,
     pub redirects_max: u8,
     pub split_reads: bool,
     pub split_writes: bool,
@@ -131,6 +133,7 @@ impl Default for Settings {
             client_stall_ms: 60_000,
             request_timeout_ms: 5_000,
             connect_timeout_ms: 900,
+            cork_turns: std::env::var("RWX_CORK").ok().and_then(|v| v.parse().ok()).unwrap_or(1),
             redirects_max: 5,
             split_reads: true,
             split_writes: true,
