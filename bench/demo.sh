@@ -240,16 +240,14 @@ if [ $ONCE = yes ]; then
 fi
 
 say "It is yours now. In another terminal:"
-cat <<END
-  redis-cli -p $FRONT                                     any command of one server
-  redis-cli -p $FRONT info                                the proxy in a server's words
-  redis-benchmark -p $FRONT -q -t set,get -P 16           more traffic
-  redis-cli -p ${PORTS[0]} cluster nodes                     the cluster behind it
-  kill ${NODES[0]}                                           lose a primary; its replica takes over in some seconds
-  tail -f $FOLDER/ringway.log          what the proxy says
-
-Ctrl-C ends everything and removes $FOLDER.
-END
+hint() { printf '  %-56s %s\n' "$@"; }
+hint "redis-cli -p $FRONT" "any command of one server"
+hint "redis-cli -p $FRONT info" "the proxy in a server's words"
+hint "redis-benchmark -p $FRONT -q -t set,get -P 16" "more traffic"
+hint "redis-cli -p ${PORTS[0]} cluster nodes" "the cluster behind it"
+hint "kill ${NODES[0]}" "lose a primary; its replica takes over in some seconds"
+hint "tail -f $FOLDER/ringway.log" "what the proxy says"
+printf '\nCtrl-C ends everything and removes %s.\n' "$FOLDER"
 code=0
 wait $PROXY || code=$?
 PROXY=

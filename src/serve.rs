@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process, Secret};
 use crate::log::Log;
-use crate::metrics;
+use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Reactor};
 use crate::ring::{ConnectOptions, RingSettings, Waker};
@@ -30,6 +30,9 @@ pub struct Threads {
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
     drain_timeout: Duration,
+    board: Board,
+    /// What the main thread counts: the process as a whole.
+    process: Counters,
 }
 
 impl Threads {
@@ -43,14 +46,18 @@ impl Threads {
         let pools: Vec<reactor::Pool> =
             config.pools.iter().map(|pool| reactor_pool(pool, process, &identity)).collect();
         let (reports, inbox) = unbounded();
-        let board = metrics::board(cpus.len());
+        // The last is the main thread's.
+        let board = metrics::board(cpus.len() + 1);
         let mut threads = Threads {
             reactors: Vec::new(),
             topology: None,
             updates: Vec::new(),
             reports: reports.clone(),
             drain_timeout: Duration::from_millis(process.drain_timeout_ms),
+            board: board.clone(),
+            process: Counters::default(),
         };
+        threads.publish_process();
         for (index, cpu) in cpus.iter().enumerate() {
             let (updates, received) = bounded(UPDATES_MAX);
             let settings = reactor::Settings {
@@ -98,6 +105,22 @@ impl Threads {
             // A reactor that takes no update is not going to drain either; it ends by itself.
             let _ = updates.send_timeout(Update::Drain { deadline_ms }, Duration::from_secs(1));
             waker.wake();
+        }
+    }
+
+    /// Shows what the system says of the process to all reactors, for INFO. Once a second will do.
+    pub fn publish_process(&mut self) {
+        let counters = &mut self.process;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        counters.set(Counter::MemoryRss, kib_in(&status, "VmRSS:"));
+        counters.set(Counter::MemoryPeak, kib_in(&status, "VmHWM:"));
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        counters.set(Counter::MemorySystem, kib_in(&memory, "MemTotal:"));
+        let (user_us, system_us) = cpu_times_us().unwrap_or_default();
+        counters.set(Counter::CpuUserUs, user_us);
+        counters.set(Counter::CpuSystemUs, system_us);
+        if let Some(published) = self.board.last() {
+            counters.publish(published);
         }
     }
 
@@ -258,6 +281,24 @@ impl Identities {
             secret: self.secret,
         })
     }
+}
+
+/// Bytes of a line such as `VmRSS:     1234 kB`; 0 if it is not there.
+fn kib_in(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).
+fn cpu_times_us() -> Option<(u64, u64)> {
+    /// Linux counts hundredths there on all machines.
+    const TICK_US: u64 = 10_000;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name, field 2, is in parentheses and may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || Some(fields.next()?.parse::<u64>().ok()?.saturating_mul(TICK_US));
+    Some((next()?, next()?))
 }
 
 fn os() -> String {
