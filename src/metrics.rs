@@ -74,6 +74,8 @@ counters! {
     ErrorsReplied "errors_replied" Counter "Error replies, of nodes and ours.";
     ErrorsCrossSlot "errors_crossslot" Counter "Requests answered with CROSSSLOT.";
     ErrorsNodeProtocol "errors_node_protocol" Counter "Nodes that sent what nobody asked for.";
+    SendsToClients "sends_to_clients" Counter "Sends to clients.";
+    SendsToNodes "sends_to_nodes" Counter "Sends to nodes.";
     Turns "turns" Counter "Turns of the reactor.";
     Enters "enters" Counter "Calls of io_uring_enter.";
     Completions "completions" Counter "Completions handled.";

@@ -3,6 +3,7 @@
 //!
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
+mod pace;
 mod tell;
 
 use std::io::ErrorKind;
@@ -20,6 +21,7 @@ use crate::proxy::local::{Identity, Totals};
 use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
 use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
 use crate::topology::{Report, Update};
+use pace::Pace;
 
 /// What one reactor is told at its start.
 pub struct Settings {
@@ -28,6 +30,8 @@ pub struct Settings {
     pub cpu: Option<core_affinity::CoreId>,
     pub ring: RingSettings,
     pub busy_poll: Duration,
+    /// How long a wait may go on for more events to come; zero: not at all.
+    pub gather: Duration,
     pub pools: Vec<Pool>,
     /// From the system's random source.
     pub seed: [u64; 4],
@@ -126,6 +130,8 @@ struct Worker {
     busy_poll: Option<BusyPoll>,
     start: Instant,
     now: Now,
+    /// The same clock as `now.ms`, in microseconds.
+    now_us: u64,
     next_publish_ms: u64,
     /// What all reactors did, and when that was added up.
     totals: Totals,
@@ -134,6 +140,7 @@ struct Worker {
     paused: Vec<(u32, u64)>,
     drain_until_ms: Option<u64>,
     turns: u64,
+    pace: Pace,
     log: Log,
     /// `enobufs` when it was last told of.
     enobufs_told: u64,
@@ -193,12 +200,14 @@ impl Worker {
             busy_poll,
             start: Instant::now(),
             now: Now::default(),
+            now_us: 0,
             next_publish_ms: 0,
             totals: Totals::default(),
             totals_ms: 0,
             paused: Vec::new(),
             drain_until_ms: None,
             turns: 0,
+            pace: Pace::new(settings.gather),
             log: settings.log,
             enobufs_told: 0,
         })
@@ -212,6 +221,7 @@ impl Worker {
                 break;
             }
             let timeout = self.timeout();
+            self.ring.set_gather(self.pace.gather());
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
                 eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
                 std::process::exit(1);
@@ -226,9 +236,12 @@ impl Worker {
     fn turn(&mut self) {
         self.turns += 1;
         let mut woken = false;
+        let mut events = 0;
         while let Some(event) = self.ring.next_event() {
+            events += u64::from(!matches!(event, Event::Sent { .. }));
             self.handle(event, &mut woken);
         }
+        self.pace.count(events, self.now_us);
         if woken {
             while let Ok(update) = self.updates.try_recv() {
                 self.handle_update(update);
@@ -451,10 +464,8 @@ impl Worker {
     #[allow(clippy::disallowed_methods, reason = "the reactor's clock, read once a turn")]
     fn read_clock(&mut self) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.now = Now {
-            ms: 1 + self.start.elapsed().as_millis() as u64,
-            unix_us: unix.as_micros() as u64,
-        };
+        self.now_us = self.start.elapsed().as_micros() as u64;
+        self.now = Now { ms: 1 + self.now_us / 1_000, unix_us: unix.as_micros() as u64 };
     }
 }
 

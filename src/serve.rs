@@ -65,6 +65,7 @@ impl Threads {
                 cpu: *cpu,
                 ring: ring_settings(process),
                 busy_poll: Duration::from_micros(u64::from(process.busy_poll_us)),
+                gather: Duration::from_micros(u64::from(process.gather_us)),
                 pools: split_limits(&pools, cpus.len()),
                 seed: seed.map(|word| word.wrapping_add(index as u64)),
                 reactors: cpus.len() as u16,

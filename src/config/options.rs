@@ -161,6 +161,10 @@ options! {
         Threads busy_poll_us (busy_poll_us): u32 = 0, Range::Number(0, 1_000),
             "Microseconds that a reactor looks for work before it sleeps. Buys latency with CPU \
              time: only where its CPU has nothing else to do.";
+        Threads gather_us (gather_us): u32 = 50, Range::Number(0, 1_000),
+            "Microseconds that a busy reactor waits for more requests and replies to come, so that \
+             many leave in one send: cheaper for it and for the nodes. Without load it waits for \
+             nothing. 0 is never. Needs kernel 6.12.";
         Memory ring_entries (ring_entries): u32 = RING_SUBMISSIONS, Range::PowerOfTwo(64, 32_768),
             "Submission queue entries per reactor; the completion queue has four times as many. \
              Less where RLIMIT_MEMLOCK is tight.";

@@ -152,6 +152,7 @@ impl Proxy {
         let bytes = backend.take_piece(&mut self.backend_pool);
         self.urgent |= backend.output.has_to_send() || !backend.awaiting.is_empty();
         let socket = backend.socket;
+        self.tally.sends_to_nodes += 1;
         self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
     }
 

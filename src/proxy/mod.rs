@@ -80,6 +80,8 @@ pub struct Tally {
     pub backend_connects: u64,
     pub backend_failures: u64,
     pub backend_surprises: u64,
+    pub sends_to_clients: u64,
+    pub sends_to_nodes: u64,
     pub bytes_from_clients: u64,
     pub bytes_to_clients: u64,
     pub bytes_from_nodes: u64,
@@ -106,6 +108,8 @@ impl Tally {
         self.backend_connects += other.backend_connects;
         self.backend_failures += other.backend_failures;
         self.backend_surprises += other.backend_surprises;
+        self.sends_to_clients += other.sends_to_clients;
+        self.sends_to_nodes += other.sends_to_nodes;
         self.bytes_from_clients += other.bytes_from_clients;
         self.bytes_to_clients += other.bytes_to_clients;
         self.bytes_from_nodes += other.bytes_from_nodes;
@@ -461,6 +465,7 @@ impl Proxy {
             self.urgent |=
                 client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;
+            self.tally.sends_to_clients += 1;
             self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
         } else if client.phase == Phase::Last && client.is_done() {
             self.close_client(c);

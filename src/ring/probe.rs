@@ -207,6 +207,7 @@ fn try_ring(entries: u32, completions: u32) -> Trial {
                 .collect();
             let params = ring.params();
             let granted = Granted {
+                min_wait: true,
                 no_sqarray,
                 no_iowait: params.is_feature_no_iowait(),
                 ring_fd_registered: ring.submitter().register_ring_fd().is_ok(),
@@ -363,6 +364,7 @@ mod tests {
     #[test]
     fn report_names_what_to_change() {
         let granted = Granted {
+            min_wait: true,
             no_sqarray: true,
             no_iowait: false,
             ring_fd_registered: true,

@@ -90,6 +90,8 @@ impl std::error::Error for RingError {}
 pub struct Granted {
     pub no_sqarray: bool,
     pub no_iowait: bool,
+    /// A wait for several events ends after a shorter time if there is one (kernel 6.12).
+    pub min_wait: bool,
     pub ring_fd_registered: bool,
     pub sq_entries: u32,
     pub cq_entries: u32,
@@ -130,6 +132,7 @@ impl Kernel {
         let mut granted = Granted {
             no_sqarray,
             no_iowait: params.is_feature_no_iowait(),
+            min_wait: params.is_feature_min_timeout(),
             ring_fd_registered: false,
             sq_entries: params.sq_entries(),
             cq_entries: params.cq_entries(),

@@ -1,4 +1,5 @@
-//! One cluster of three primaries and one proxy, shared by the tests that leave them as they found them.
+//! One cluster of three primaries and one proxy, shared by the tests that leave them as they found
+//! them.
 //!
 //! Not here: tests that stop, move or fail nodes. They start their own.
 

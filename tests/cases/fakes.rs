@@ -1,5 +1,5 @@
-//! C3 to C7: redirects and maps in every form that real servers, clouds and old versions send; and what a node must
-//! not be able to do. The nodes are of straw (`support::fake`).
+//! C3 to C7: redirects and maps in every form that real servers, clouds and old versions send; and
+//! what a node must not be able to do. The nodes are of straw (`support::fake`).
 //!
 //! Not here: real nodes.
 
@@ -48,8 +48,8 @@ fn wait_answer(client: &mut Client, line: &str, expected: &str) {
     panic!("{line} answers {last}, not {expected}");
 }
 
-/// A owns everything; then `slot` is B's, as the map of A says from then on, and A answers `redirect` for it.
-/// The value must be B's.
+/// A owns everything; then `slot` is B's, as the map of A says from then on, and A answers
+/// `redirect` for it. The value must be B's.
 #[track_caller]
 fn check_redirect(a: &Fake, b: &Fake, host_of_b: &str, slot: u16, redirect: &str) {
     let before = Map::all_at(Some("127.0.0.1"), a.port());
@@ -193,7 +193,8 @@ fn c7_dead_and_half_known_nodes_are_not_used() {
     let (a, b, c, d, e) = (id('a'), id('b'), id('c'), id('d'), id('e'));
     let lines = [
         format!(
-            "{a} 127.0.0.1:{port}@{},host-a.invalid,,tls-port=0,shard-id={a} myself,master - 0 0 7 connected 0-16383",
+            "{a} 127.0.0.1:{port}@{},host-a.invalid,,tls-port=0,shard-id={a} myself,master - 0 0 7 \
+             connected 0-16383",
             port + 1
         ),
         format!("{b} 127.0.0.1:{gone}@{} master,fail - 1 1 3 disconnected", gone + 1),

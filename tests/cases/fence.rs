@@ -1,4 +1,5 @@
-//! Scripts that make a server send two replies for one request, or a forged redirect: nobody else may notice.
+//! Scripts that make a server send two replies for one request, or a forged redirect: nobody else
+//! may notice.
 //!
 //! Not here: what scripts answer (`tests/conformance`). Background: `research/reliability.md` H1b.
 
@@ -14,7 +15,8 @@ use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
 use crate::support::{millis, seconds};
 
-/// Scripts whose error text carries a line end, after which a reply of the attacker's making follows.
+/// Scripts whose error text carries a line end, after which a reply of the attacker's making
+/// follows.
 const SPLITTING: &[&[u8]] = &[
     b"#!lua flags=x\\r\\n$6\\r\\nforged\n return 1",
     b"#!lua name=\"x\\r\\n+forged\\r\\n\"\nreturn 1",

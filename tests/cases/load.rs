@@ -1,4 +1,5 @@
-//! Clients that write and read their own keys for as long as a test misbehaves, and tell what they saw.
+//! Clients that write and read their own keys for as long as a test misbehaves, and tell what they
+//! saw.
 //!
 //! Not here: what may go wrong. The test decides.
 
@@ -29,7 +30,8 @@ pub struct Outcome {
 }
 
 impl Load {
-    /// One client for each key: SET key value, GET key, over and over. Values carry their key and a number.
+    /// One client for each key: SET key value, GET key, over and over. Values carry their key and a
+    /// number.
     pub fn start(port: u16, keys: &[String]) -> Load {
         let end = Arc::new(AtomicBool::new(false));
         let done = Arc::new(AtomicU64::new(0));

@@ -2,10 +2,13 @@
 //!
 //! Not here: nodes that fail (`faults`), redirects in odd forms (`fakes`).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use crate::bench::{answers, flavour, with};
 use crate::load::Load;
+use crate::support::client::Client;
 use crate::support::cluster::{Cluster, Shape};
 use crate::support::keys::{SLOTS, key_in, key_of_slot};
 use crate::support::proxy::Proxy;
@@ -123,7 +126,8 @@ fn c16_reshard_under_load_causes_no_storm_and_no_error() {
     let asked = || ["slots", "shards", "nodes"].map(|s| cluster.calls(&format!("cluster|{s}")));
     let (before, start) = (asked(), Instant::now());
     let slots = if std::env::var("RINGWAY_LONG").is_ok() { 4000 } else { 1500 };
-    // Slots of the keys among them, and otherwise empty ones: what counts is that owners change all the time.
+    // Slots of the keys among them, and otherwise empty ones: what counts is that owners change all
+    // the time.
     let mut chosen: Vec<u16> =
         keys.iter().map(|k| crate::support::keys::slot(k.as_bytes())).collect();
     chosen.retain(|slot| *slot <= cluster.range(0).expect("slots").1);
@@ -153,6 +157,46 @@ fn c16_reshard_under_load_causes_no_storm_and_no_error() {
     proxy.expect_alive();
 }
 
+/// One client's writes to one slot keep their order while the slot changes owners.
+#[test]
+fn pipelined_appends_keep_their_order_across_redirects() {
+    let cluster = Cluster::three(flavour());
+    let mut proxy = Proxy::start_with(&cluster, &with(&[NO_TIMER]));
+    let key = key_of_slot("order", 77);
+    let (end, port) = (Arc::new(AtomicBool::new(false)), proxy.port);
+    let writer = {
+        let (end, key) = (Arc::clone(&end), key.clone());
+        std::thread::spawn(move || {
+            let mut client = Client::connect(port);
+            let mut number = 0;
+            while !end.load(Ordering::Relaxed) {
+                let lines: Vec<String> =
+                    (number..number + 50).map(|i| format!("APPEND {key} {i},")).collect();
+                for reply in client.pipeline(&lines) {
+                    assert!(!reply.is_error(), "APPEND answered {}", reply.text());
+                }
+                number += 50;
+            }
+            number
+        })
+    };
+    let mut owner = 0;
+    for round in 0..30 {
+        let next = (owner + 1 + round % 2) % 3;
+        cluster.migrate_slot(77, owner, next);
+        owner = next;
+        std::thread::sleep(millis(20));
+    }
+    end.store(true, Ordering::Relaxed);
+    let count = writer.join().expect("the writer saw no error");
+    let expected: String = (0..count).map(|i| format!("{i},")).collect();
+    assert!(count > 200, "only {count} writes");
+    let got = proxy.client().run(&format!("GET {key}")).string();
+    let wrong = got.split(',').zip(expected.split(',')).position(|(got, right)| got != right);
+    assert!(got == expected, "order broken at write {wrong:?} of {count}");
+    proxy.expect_alive();
+}
+
 #[test]
 fn shutdown_answers_what_is_in_flight() {
     let cluster = Cluster::three(flavour());
@@ -171,7 +215,5 @@ fn shutdown_answers_what_is_in_flight() {
     client.expect_closed();
     let status = proxy.process.wait(seconds(10)).expect("the proxy ends");
     assert!(status.success(), "exit status {status}; it said:\n{}", proxy.log());
-    wait_until(seconds(5), "the port to be free", || {
-        crate::support::client::Client::try_connect(proxy.port).is_err()
-    });
+    wait_until(seconds(5), "the port to be free", || Client::try_connect(proxy.port).is_err());
 }

@@ -10,7 +10,8 @@ use crate::support::client::{Client, Got, request};
 use crate::support::proxy::Proxy;
 use crate::support::{millis, seconds};
 
-/// Sends `bytes` on a fresh connection; exactly `expected` must come back, then a close if `closes`.
+/// Sends `bytes` on a fresh connection; exactly `expected` must come back, then a close if
+/// `closes`.
 #[track_caller]
 fn check(bytes: &[u8], expected: &str, closes: bool) {
     let mut client = shared().proxy.client();

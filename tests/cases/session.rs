@@ -1,4 +1,5 @@
-//! A2 to A5, A17: HELLO, CLIENT, SELECT, and what tools ask at start; and what a later issue brings.
+//! A2 to A5, A17: HELLO, CLIENT, SELECT, and what tools ask at start; and what a later issue
+//! brings.
 //!
 //! Not here: A1 (`login`).
 

@@ -64,7 +64,8 @@ fn s4_last_value_of_a_key_wins_in_mset() {
     ]);
 }
 
-/// S5 and S7: with one node stopped, a split command answers one error in time, and works again afterwards.
+/// S5 and S7: with one node stopped, a split command answers one error in time, and works again
+/// afterwards.
 #[test]
 fn s5_s7_one_stopped_node_fails_the_whole_command_once() {
     let cluster = Cluster::three(flavour());

@@ -1,7 +1,7 @@
 //! Real client libraries and tools, as users have them, through the proxy.
 //!
-//! Not here: installing them (`tests/run.sh` does, into `tests/.cache`). `RINGWAY_CLIENTS=plain` puts a plain server
-//! in the proxy's place, where all must pass as well: that tests the tests.
+//! Not here: installing them (`tests/run.sh` does, into `tests/.cache`). `RINGWAY_CLIENTS=plain`
+//! puts a plain server in the proxy's place, where all must pass as well: that tests the tests.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,8 +1,9 @@
-//! The two sides of a comparison: one plain server, and the proxy in front of a cluster of the same program.
+//! The two sides of a comparison: one plain server, and the proxy in front of a cluster of the same
+//! program.
 //!
-//! Not here: what is compared. `RINGWAY_CONFORMANCE=plain` puts a second plain server in the proxy's place, which
-//! must show no difference: that tests the tests. `=node` puts a cluster of one node there, which shows what the
-//! nodes themselves do differently.
+//! Not here: what is compared. `RINGWAY_CONFORMANCE=plain` puts a second plain server in the
+//! proxy's place, which must show no difference: that tests the tests. `=node` puts a cluster of
+//! one node there, which shows what the nodes themselves do differently.
 
 use crate::support::client::Client;
 use crate::support::cluster::{Cluster, Flavour, Node, Shape, Single};

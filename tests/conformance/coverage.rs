@@ -1,6 +1,8 @@
-//! Every single-slot command of the table is in the data, or in the list of exceptions with its reason.
+//! Every single-slot command of the table is in the data, or in the list of exceptions with its
+//! reason.
 //!
-//! Not here: commands without keys. They are answered by the proxy, or by many nodes, and have cases of their own.
+//! Not here: commands without keys. They are answered by the proxy, or by many nodes, and have
+//! cases of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

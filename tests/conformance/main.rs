@@ -1,4 +1,5 @@
-//! The same bytes to one plain server and to the proxy in front of a cluster; the replies must be the same.
+//! The same bytes to one plain server and to the proxy in front of a cluster; the replies must be
+//! the same.
 //!
 //! Not here: what only a cluster can show (`tests/cases`).
 

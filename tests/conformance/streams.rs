@@ -1,8 +1,10 @@
-//! Raw byte streams: odd, broken and cut up. The bytes that come back, and the close, must be the server's.
+//! Raw byte streams: odd, broken and cut up. The bytes that come back, and the close, must be the
+//! server's.
 //!
-//! Not here: well-formed requests (`tests/data/conformance.txt`); and three places where we differ on purpose: more
-//! than 1,048,576 words (the server takes up to 2^31, and memory for them), a whole line of over 64 KiB (which the
-//! server takes or refuses as its reads fall), QUIT after CLIENT REPLY OFF (the server forgets to close).
+//! Not here: well-formed requests (`tests/data/conformance.txt`); and three places where we differ
+//! on purpose: more than 1,048,576 words (the server takes up to 2^31, and memory for them), a
+//! whole line of over 64 KiB (which the server takes or refuses as its reads fall), QUIT after
+//! CLIENT REPLY OFF (the server forgets to close).
 
 use std::time::Duration;
 
@@ -112,7 +114,8 @@ fn large_streams() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-/// The plain server shows what is right; then the proxy has time to send as much, and must then be silent.
+/// The plain server shows what is right; then the proxy has time to send as much, and must then be
+/// silent.
 fn compare(bench: &Bench, name: &str, bytes: &[u8], differences: &mut Differences) {
     let mut plain = bench.client(Side::Plain, false);
     plain.send(bytes);

@@ -1,4 +1,5 @@
-//! A small blocking client: sends what it is told byte for byte, reads whole replies, and never waits for ever.
+//! A small blocking client: sends what it is told byte for byte, reads whole replies, and never
+//! waits for ever.
 //!
 //! Not here: reconnecting, pooling, opinions about replies.
 
@@ -141,7 +142,8 @@ impl Client {
         false
     }
 
-    /// Reads and drops `count` bytes without keeping them: for replies larger than a test should hold.
+    /// Reads and drops `count` bytes without keeping them: for replies larger than a test should
+    /// hold.
     pub fn skip_bytes(&mut self, mut count: usize) -> bool {
         let kept = count.min(self.buffer.len());
         self.buffer.drain(..kept);

@@ -1,4 +1,5 @@
-//! Real clusters of redis-server 7 or valkey-server 9, and single servers, on loopback in a temporary folder.
+//! Real clusters of redis-server 7 or valkey-server 9, and single servers, on loopback in a
+//! temporary folder.
 //!
 //! Not here: what is done to a running cluster (`operate`).
 
@@ -18,7 +19,8 @@ pub enum Flavour {
 }
 
 impl Flavour {
-    /// Where the program is: `RINGWAY_REDIS_SERVER`, `RINGWAY_VALKEY_SERVER`, or where `tests/run.sh` put it.
+    /// Where the program is: `RINGWAY_REDIS_SERVER`, `RINGWAY_VALKEY_SERVER`, or where
+    /// `tests/run.sh` put it.
     pub fn program(self) -> Option<PathBuf> {
         let (variable, usual) = match self {
             Flavour::Redis => ("RINGWAY_REDIS_SERVER", PathBuf::from("/usr/bin/redis-server")),
@@ -28,7 +30,8 @@ impl Flavour {
         path.exists().then_some(path)
     }
 
-    /// The flavours to test with: both, unless `RINGWAY_FLAVOURS` names one or valkey-server is not there.
+    /// The flavours to test with: both, unless `RINGWAY_FLAVOURS` names one or valkey-server is not
+    /// there.
     pub fn all() -> Vec<Flavour> {
         let wanted = std::env::var("RINGWAY_FLAVOURS").unwrap_or("redis,valkey".into());
         let named = [(Flavour::Redis, "redis"), (Flavour::Valkey, "valkey")];
@@ -174,7 +177,8 @@ impl Default for Shape {
     }
 }
 
-/// Primaries come first in `nodes`, in the order of their slots; then the replicas of the first, of the second, …
+/// Primaries come first in `nodes`, in the order of their slots; then the replicas of the first, of
+/// the second, …
 pub struct Cluster {
     pub nodes: Vec<Node>,
     pub shape: Shape,

@@ -1,5 +1,5 @@
-//! A node of straw: speaks RESP, answers the questions of a proxy with a scripted map, and everything else by a
-//! function of the test.
+//! A node of straw: speaks RESP, answers the questions of a proxy with a scripted map, and
+//! everything else by a function of the test.
 //!
 //! Not here: data. A fake node stores nothing.
 
@@ -113,7 +113,8 @@ impl Fake {
         self.set_cluster("NODES", map.nodes());
     }
 
-    /// How often a command came, by first word in upper case (`CLUSTER SLOTS` for the subcommands of CLUSTER).
+    /// How often a command came, by first word in upper case (`CLUSTER SLOTS` for the subcommands
+    /// of CLUSTER).
     pub fn seen(&self, name: &str) -> u64 {
         self.shared.seen.lock().unwrap().get(name).copied().unwrap_or(0)
     }

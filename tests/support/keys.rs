@@ -1,4 +1,5 @@
-//! Slots of keys, computed bit by bit from the definition, so that a mistake in the crate's tables shows.
+//! Slots of keys, computed bit by bit from the definition, so that a mistake in the crate's tables
+//! shows.
 //!
 //! Not here: speed.
 

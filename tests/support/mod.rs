@@ -1,6 +1,8 @@
-//! The outside of Ringway for tests: real nodes, fake nodes, the proxy's process, and a client that shows raw bytes.
+//! The outside of Ringway for tests: real nodes, fake nodes, the proxy's process, and a client that
+//! shows raw bytes.
 //!
-//! Not here: any part of the crate under test. What a test expects is never computed by the code it judges.
+//! Not here: any part of the crate under test. What a test expects is never computed by the code it
+//! judges.
 #![allow(dead_code, clippy::disallowed_methods)]
 
 pub mod client;

@@ -1,4 +1,5 @@
-//! What operators and misfortune do to a running cluster: move slots, fail over, and look who owns what.
+//! What operators and misfortune do to a running cluster: move slots, fail over, and look who owns
+//! what.
 //!
 //! Not here: starting clusters (`cluster`), killing and stopping processes (`process`).
 

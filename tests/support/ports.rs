@@ -1,5 +1,5 @@
-//! Ports for the processes of a test: 11,000 to 20,999, so that the cluster bus (+10,000) stays under the
-//! kernel's ephemeral range and under 55,000.
+//! Ports for the processes of a test: 11,000 to 20,999, so that the cluster bus (+10,000) stays
+//! under the kernel's ephemeral range and under 55,000.
 //!
 //! Not here: reservation. A port is tried, not held; two test processes start at different places.
 

@@ -1,4 +1,5 @@
-//! A child process that never outlives its test: killed by its id on drop, and by the kernel if we die first.
+//! A child process that never outlives its test: killed by its id on drop, and by the kernel if we
+//! die first.
 //!
 //! Not here: what the process is (`cluster`, `proxy`).
 
@@ -19,7 +20,8 @@ pub struct Process {
 
 type Order = (Command, Sender<std::io::Result<Child>>);
 
-/// The kernel's parent-death signal follows the *thread* that spawned; so one thread that never ends spawns all.
+/// The kernel's parent-death signal follows the *thread* that spawned; so one thread that never
+/// ends spawns all.
 fn spawn_from_one_thread(command: Command) -> std::io::Result<Child> {
     static ORDERS: OnceLock<Mutex<Sender<Order>>> = OnceLock::new();
     let orders = ORDERS.get_or_init(|| {

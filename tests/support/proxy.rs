@@ -1,6 +1,7 @@
 //! The proxy's process under test.
 //!
-//! Not here: what options mean. `RINGWAY_BINARY` names another build, or a stand-in that takes `--listen` and `--node`.
+//! Not here: what options mean. `RINGWAY_BINARY` names another build, or a stand-in that takes
+//! `--listen` and `--node`.
 
 use std::path::PathBuf;
 
@@ -42,7 +43,8 @@ pub fn program() -> PathBuf {
 }
 
 impl Proxy {
-    /// In front of the first node of a cluster that serves; waits until every shard answers through it.
+    /// In front of the first node of a cluster that serves; waits until every shard answers through
+    /// it.
     #[track_caller]
     pub fn start(cluster: &Cluster) -> Proxy {
         Self::start_with(cluster, &Settings::default())
@@ -61,7 +63,8 @@ impl Proxy {
         proxy
     }
 
-    /// In front of whatever listens at `nodes` (`host:port`); waits only until the proxy accepts connections.
+    /// In front of whatever listens at `nodes` (`host:port`); waits only until the proxy accepts
+    /// connections.
     #[track_caller]
     pub fn start_at<S: AsRef<str>>(nodes: &[S], settings: &Settings) -> Proxy {
         let mut proxy = Self::launch(nodes, settings);

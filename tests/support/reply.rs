@@ -1,5 +1,5 @@
-//! One reply as a tree, and as one line of text that tests compare: `OK`, `-ERR …`, `7`, `"bulk"`, `nil`,
-//! `[a, b]`, `{k: v}`, `~[set]`, `>[push]`, `,1.5`, `#t`, `null`.
+//! One reply as a tree, and as one line of text that tests compare: `OK`, `-ERR …`, `7`, `"bulk"`,
+//! `nil`, `[a, b]`, `{k: v}`, `~[set]`, `>[push]`, `,1.5`, `#t`, `null`.
 //!
 //! Not here: the crate's own `resp`. This reader is simple, slow and separate on purpose.
 

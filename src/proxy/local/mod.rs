@@ -113,6 +113,12 @@ pub struct Totals {
     pub backends_lost: u64,
     /// Requests that were cut by slot.
     pub splits: u64,
+    /// Sends to nodes and to clients: how well requests and replies are batched.
+    pub sends_to_nodes: u64,
+    pub sends_to_clients: u64,
+    /// Calls of io_uring_enter, and what they brought.
+    pub ring_enters: u64,
+    pub ring_completions: u64,
     pub fence_breaches: u64,
     /// Of samples since the process started, µs.
     pub latency_p50_us: u64,

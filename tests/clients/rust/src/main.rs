@@ -7,7 +7,8 @@ use redis::{Commands, Connection, RedisResult};
 fn main() {
     let port = std::env::args().nth(1).expect("port");
     for parameters in ["", "?protocol=resp3"] {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{port}/{parameters}")).expect("URL");
+        let url = format!("redis://127.0.0.1:{port}/{parameters}");
+        let client = redis::Client::open(url).expect("URL");
         let mut connection = client.get_connection().expect("connection");
         run(&mut connection).unwrap_or_else(|error| panic!("{parameters:?}: {error}"));
         refuse(&mut connection);
