@@ -24,6 +24,7 @@ impl Worker {
                 ("addresses", &addresses.join(",")),
                 ("cpu", &cpu),
                 ("ring", &entries),
+                ("min_wait", &granted.min_wait),
                 ("no_sqarray", &granted.no_sqarray),
                 ("no_iowait", &granted.no_iowait),
                 ("registered", &granted.ring_fd_registered),
