@@ -43,8 +43,8 @@ impl Threads {
         let cpus = cpus(process)?;
         let seed = random_words()?;
         let identity = Identities::new(process, cpus.len(), unix_us)?;
-        let pools: Vec<reactor::Pool> =
-            config.pools.iter().map(|pool| reactor_pool(pool, process, &identity)).collect();
+        let pools = config.pools.iter().map(|pool| reactor_pool(pool, process, &identity));
+        let pools = pools.collect::<Result<Vec<reactor::Pool>, String>>()?;
         let (reports, inbox) = unbounded();
         // The last is the main thread's.
         let board = metrics::board(cpus.len() + 1);
@@ -174,22 +174,26 @@ fn split_limits(pools: &[reactor::Pool], reactors: usize) -> Vec<reactor::Pool> 
     pools
 }
 
-fn reactor_pool(pool: &Pool, process: &Process, identities: &Identities) -> reactor::Pool {
+fn reactor_pool(
+    pool: &Pool,
+    process: &Process,
+    identities: &Identities,
+) -> Result<reactor::Pool, String> {
     let user_timeout = match pool.tcp_user_timeout_ms {
         0 => None,
         ms => Some(Duration::from_millis(u64::from(ms))),
     };
-    reactor::Pool {
+    Ok(reactor::Pool {
         name: pool.name.as_str().into(),
-        proxy: proxy_settings(pool, process),
+        proxy: proxy_settings(pool, process)?,
         identity: identities.of(pool, process),
         listen: pool.listen.clone(),
         connect: ConnectOptions { user_timeout },
-    }
+    })
 }
 
-fn proxy_settings(pool: &Pool, process: &Process) -> crate::proxy::Settings {
-    crate::proxy::Settings {
+fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settings, String> {
+    Ok(crate::proxy::Settings {
         node_user: pool.node_user.as_deref().map(Into::into),
         node_password: pool.node_password.as_ref().map(|secret| secret.reveal().into()),
         clients_max: process.maxclients,
@@ -200,6 +204,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> crate::proxy::Settings {
         client_idle_ms: u64::from(pool.client_idle_timeout_s) * 1000,
         request_timeout_ms: pool.request_timeout_ms,
         connect_timeout_ms: pool.connect_timeout_ms,
+        address_map: address_map(pool)?,
         redirects_max: pool.redirects_max,
         split_reads: pool.split_reads,
         split_writes: pool.split_writes,
@@ -208,24 +213,27 @@ fn proxy_settings(pool: &Pool, process: &Process) -> crate::proxy::Settings {
         keys_max_bytes: pool.keys_max_bytes as usize,
         fence_lanes: usize::from(pool.fence_lanes),
         ..crate::proxy::Settings::default()
-    }
+    })
 }
 
 fn topology_pool(pool: &Pool) -> Result<PoolSettings, String> {
-    let rules: Vec<(String, String)> =
-        pool.address_map.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
-    let address_map = AddressMap::new(rules.iter().map(|(from, to)| (&**from, &**to)))
-        .map_err(|error| format!("address_map: {error}"))?;
     Ok(PoolSettings {
         name: pool.name.clone(),
         seeds: pool.nodes.clone(),
         user: pool.node_user.clone(),
         password: pool.node_password.as_ref().map(to_text),
-        address_map,
+        address_map: address_map(pool)?,
         refresh_interval_ms: pool.refresh_interval_ms,
         connect_timeout_ms: pool.connect_timeout_ms,
         ..PoolSettings::default()
     })
+}
+
+fn address_map(pool: &Pool) -> Result<AddressMap, String> {
+    let rules: Vec<(String, String)> =
+        pool.address_map.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
+    AddressMap::new(rules.iter().map(|(from, to)| (&**from, &**to)))
+        .map_err(|error| format!("address_map: {error}"))
 }
 
 fn to_text(secret: &Secret) -> topology::Secret {
