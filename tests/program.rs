@@ -336,7 +336,7 @@ fn log_says_where_it_listens_and_keeps_secrets() {
     let mut refused = support::client::Client::connect(proxy.port);
     assert!(refused.read().text().contains("max number of clients"));
     client.send(b"*1\r\n+private\r\n");
-    wait_until(seconds(5), "the log", || proxy.log().contains("no request"));
+    wait_until(seconds(5), "the log", || proxy.log().contains("not a request"));
     let log = proxy.log();
     let listening = format!("listening addresses=127.0.0.1:{}", proxy.port);
     for part in [listening.as_str(), "slot map taken", "client refused", "why=maxclients"] {
@@ -369,5 +369,5 @@ fn flood_of_one_kind_is_cut_short_in_the_log() {
     child.wait().unwrap();
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.matches("no request").count() < 60, "a flood is cut short:\n{said}");
+    assert!(said.matches("not a request").count() < 60, "a flood is cut short:\n{said}");
 }

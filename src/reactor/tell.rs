@@ -50,7 +50,7 @@ impl Worker {
                 log.warn(now, "fence held", &[pool, ("node", address), ("why", &why)]);
             }
             Note::ProtocolError { peer, text } => {
-                log.info(now, "no request", &[pool, ("client", peer), ("why", text)]);
+                log.info(now, "not a request", &[pool, ("client", peer), ("why", text)]);
             }
             Note::ClientClosed { peer, why } => {
                 log.info(now, "client closed", &[pool, ("client", peer), ("why", why)]);
