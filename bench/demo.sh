@@ -217,8 +217,7 @@ echo "  (SET at a replica is replication; a primary sees few clients: they share
 
 say "What the proxy counted"
 told() { cli "$FRONT" info "$1" | tr -d '\r' | sed -n "s/^$2:\(.*\)/\1/p"; }
-has_counted() { [ "$(told ringway latency_p50_us)" -gt 0 ]; }
-until_ok 5 "the proxy's numbers" has_counted
+sleep 1.5    # its numbers are up to a second old
 printf '  %-44s %12s\n' \
     "commands of clients" "$(told stats total_commands_processed)" \
     "  of them cut by slot" "$(told ringway requests_split)" \
