@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use crate::cluster::Endpoint;
+use crate::cluster::{AddressMap, Endpoint};
 
 /// No index: the end of a list, an absent owner.
 pub const NONE: u32 = u32::MAX;
@@ -108,6 +108,8 @@ pub struct Settings {
     pub connect_timeout_ms: u64,
     /// Turns for which replies wait for the rest of their pipeline's; 0: never.
     pub cork_turns: u8,
+    /// From what redirects name to how the map calls it.
+    pub address_map: AddressMap,
     pub redirects_max: u8,
     pub split_reads: bool,
     pub split_writes: bool,
@@ -134,6 +136,7 @@ impl Default for Settings {
             request_timeout_ms: 5_000,
             connect_timeout_ms: 900,
             cork_turns: std::env::var("RWX_CORK").ok().and_then(|v| v.parse().ok()).unwrap_or(1),
+            address_map: AddressMap::default(),
             redirects_max: 5,
             split_reads: true,
             split_writes: true,
