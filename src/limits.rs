@@ -121,11 +121,12 @@ pub const RING_SUBMISSIONS: u32 = 4096;
 /// Completions that the kernel may post before it falls back to its slow overflow list.
 pub const RING_COMPLETIONS: u32 = 16384;
 
-/// Bytes of one receive buffer. Small: it bounds what one socket gets in one turn (32 buffers).
-pub const RECEIVE_BUFFER_SIZE: u32 = 4096;
+/// Bytes of one receive buffer, unless the configuration says otherwise. It bounds what one socket
+/// gets in one turn (32 buffers).
+pub const RECEIVE_BUFFER_SIZE: u32 = 16 * 1024;
 
-/// Receive buffers of one reactor: 4 MiB in all. A power of two (the kernel's rule).
-pub const RECEIVE_BUFFER_COUNT: u16 = 1024;
+/// Receive buffers of one reactor: 8 MiB in all. A power of two (the kernel's rule).
+pub const RECEIVE_BUFFER_COUNT: u16 = 512;
 
 /// The kernel's bound on a ring of provided buffers.
 pub const RECEIVE_BUFFER_COUNT_MAX: u16 = 32768;

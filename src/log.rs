@@ -84,6 +84,13 @@ impl Writer {
 }
 
 impl Log {
+    /// Writes nothing.
+    #[cfg(test)]
+    pub fn silent() -> Log {
+        let (sender, _) = bounded(1);
+        Log { level: Level::Error, part: String::new(), sender, buckets: AHashMap::new(), lost: 0 }
+    }
+
     /// The same log for another part or thread.
     pub fn for_part(&self, part: impl Into<String>) -> Log {
         Log {

@@ -63,7 +63,7 @@ fn run(config: Config) -> ExitCode {
     if let Err(error) = ring::raise_descriptor_limit() {
         log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]);
     }
-    let code = match Threads::start(&config, unix_us()) {
+    let code = match Threads::start(&config, &log, unix_us()) {
         Ok(mut threads) => wait(&signals, &mut threads, &mut log),
         Err(text) => fail(&text),
     };

@@ -3,6 +3,10 @@
 //!
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
+mod pace;
+mod tell;
+
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,11 +15,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::cluster::Endpoint;
-use crate::metrics::{self, Board, Counter, Counters};
+use crate::log::Log;
+use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
 use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
 use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
 use crate::topology::{Report, Update};
+use pace::Pace;
 
 /// What one reactor is told at its start.
 pub struct Settings {
@@ -24,15 +30,20 @@ pub struct Settings {
     pub cpu: Option<core_affinity::CoreId>,
     pub ring: RingSettings,
     pub busy_poll: Duration,
+    /// How long a wait may go on for more events to come; zero: not at all.
+    pub gather: Duration,
     pub pools: Vec<Pool>,
     /// From the system's random source.
     pub seed: [u64; 4],
     pub reactors: u16,
+    pub log: Log,
 }
 
 /// One cluster, as this reactor serves it.
 #[derive(Clone)]
 pub struct Pool {
+    /// For the log.
+    pub name: Arc<str>,
     pub proxy: proxy::Settings,
     pub identity: Arc<Identity>,
     pub listen: Vec<SocketAddr>,
@@ -54,9 +65,12 @@ pub fn start(
 ) -> Result<Reactor, String> {
     let (began, beginning) = bounded(1);
     let run = move || {
+        let cpu = settings.cpu;
         let made = Worker::new(settings, updates, reports, board);
         match made {
             Ok(mut worker) => {
+                worker.read_clock();
+                worker.tell_start(cpu);
                 let _ = began.send(Ok(worker.ring.waker()));
                 worker.run();
             }
@@ -89,6 +103,9 @@ enum Owner {
 /// How often counters are shown to the others.
 const PUBLISH_EVERY_MS: u64 = 250;
 
+/// How often the sums over all reactors are taken.
+const TOTALS_EVERY_MS: u64 = 1_000;
+
 /// How long accepting pauses when the process has no descriptor left.
 const ACCEPT_PAUSE_MS: u64 = 100;
 
@@ -100,6 +117,7 @@ struct Worker {
     ring: Ring,
     proxies: Vec<Proxy>,
     connect: Vec<ConnectOptions>,
+    names: Vec<Arc<str>>,
     /// The pool of each listener.
     listeners: Vec<u16>,
     /// By socket index.
@@ -112,11 +130,20 @@ struct Worker {
     busy_poll: Option<BusyPoll>,
     start: Instant,
     now: Now,
+    /// The same clock as `now.ms`, in microseconds.
+    now_us: u64,
     next_publish_ms: u64,
+    /// What all reactors did, and when that was added up.
+    totals: Totals,
+    totals_ms: u64,
     /// Listeners that pause, and until when.
     paused: Vec<(u32, u64)>,
     drain_until_ms: Option<u64>,
     turns: u64,
+    pace: Pace,
+    log: Log,
+    /// `enobufs` when it was last told of.
+    enobufs_told: u64,
 }
 
 impl Worker {
@@ -136,14 +163,17 @@ impl Worker {
         let mut listeners = Vec::new();
         let mut proxies = Vec::new();
         let mut connect = Vec::new();
+        let mut names = Vec::new();
         for (number, pool) in settings.pools.into_iter().enumerate() {
             for address in &pool.listen {
-                let listener = listen(*address, None)
-                    .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+                let listener = listen(*address, None).map_err(|error| {
+                    format!("cannot listen on {address}: {error}{}", remedy(error.kind()))
+                })?;
                 ring.listen(listener);
                 listeners.push(number as u16);
             }
             connect.push(pool.connect);
+            names.push(pool.name);
             proxies.push(Proxy::new(
                 pool.proxy,
                 pool.identity,
@@ -159,6 +189,7 @@ impl Worker {
             ring,
             proxies,
             connect,
+            names,
             listeners,
             owners: Vec::new(),
             actions: Vec::new(),
@@ -169,22 +200,28 @@ impl Worker {
             busy_poll,
             start: Instant::now(),
             now: Now::default(),
+            now_us: 0,
             next_publish_ms: 0,
+            totals: Totals::default(),
+            totals_ms: 0,
             paused: Vec::new(),
             drain_until_ms: None,
             turns: 0,
+            pace: Pace::new(settings.gather),
+            log: settings.log,
+            enobufs_told: 0,
         })
     }
 
     /// Until drained. A broken ring ends the process: never a proxy with a silent dead core.
     fn run(&mut self) {
-        self.read_clock();
         loop {
             self.turn();
             if self.is_drained() {
                 break;
             }
             let timeout = self.timeout();
+            self.ring.set_gather(self.pace.gather());
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
                 eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
                 std::process::exit(1);
@@ -192,15 +229,19 @@ impl Worker {
             self.read_clock();
         }
         self.publish();
+        self.tell_end();
         let _ = self.reports.send(Report::ReactorStopped { reactor: self.index });
     }
 
     fn turn(&mut self) {
         self.turns += 1;
         let mut woken = false;
+        let mut events = 0;
         while let Some(event) = self.ring.next_event() {
+            events += u64::from(!matches!(event, Event::Sent { .. }));
             self.handle(event, &mut woken);
         }
+        self.pace.count(events, self.now_us);
         if woken {
             while let Ok(update) = self.updates.try_recv() {
                 self.handle_update(update);
@@ -242,7 +283,9 @@ impl Worker {
                 }
             }
             Event::Woken => *woken = true,
-            Event::AcceptFailed { listener, .. } => {
+            Event::AcceptFailed { listener, errno } => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                self.log.warn(self.now.unix_us, "cannot accept a client", &[("error", &error)]);
                 // Somebody waits in the queue and there is no descriptor: one is told, in turn.
                 let _ = self.ring.refuse_one(listener);
                 self.paused.push((listener, self.now.ms + ACCEPT_PAUSE_MS));
@@ -267,6 +310,10 @@ impl Worker {
                 self.ring.receive(id, true);
             }
             None => {
+                let why = if self.drain_until_ms.is_some() { "draining" } else { "maxclients" };
+                let pool = &self.names[usize::from(pool)];
+                let fields = [("pool", pool as _), ("client", &peer as _), ("why", &why as _)];
+                self.log.warn(self.now.unix_us, "client refused", &fields);
                 self.own(id, Owner::Refused);
                 self.ring.send(id, Proxy::refusal());
                 self.ring.close_after_send(id);
@@ -301,6 +348,9 @@ impl Worker {
             self.act(pool, action);
         }
         self.actions = actions;
+        if let Some(us) = self.proxies[pool].take_sample() {
+            self.counters.record_us(us);
+        }
     }
 
     #[inline]
@@ -314,6 +364,7 @@ impl Worker {
             Action::Report(report) => {
                 let _ = self.reports.send(to_topology(pool as u16, report));
             }
+            Action::Note(note) => self.tell(pool, &note),
         }
     }
 
@@ -347,6 +398,8 @@ impl Worker {
             Update::Drain { deadline_ms } => {
                 self.ring.stop_listening();
                 self.drain_until_ms = Some(now.ms + deadline_ms);
+                let clients = self.clients_open();
+                self.log.info(now.unix_us, "draining", &[("clients", &clients)]);
                 for proxy in &mut self.proxies {
                     proxy.handle_drain(now);
                 }
@@ -411,88 +464,8 @@ impl Worker {
     #[allow(clippy::disallowed_methods, reason = "the reactor's clock, read once a turn")]
     fn read_clock(&mut self) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.now = Now {
-            ms: 1 + self.start.elapsed().as_millis() as u64,
-            unix_us: unix.as_micros() as u64,
-        };
-    }
-
-    /// Shows this reactor's counters, and tells its proxies the sums of all.
-    fn publish(&mut self) {
-        let ring = self.ring.counters();
-        let counters = &mut self.counters;
-        let mut sums = proxy::Tally::default();
-        let (mut clients, mut backends, mut requests) = (0, 0, 0);
-        for proxy in &self.proxies {
-            sums.add(&proxy.tally);
-            clients += proxy.clients_open() as u64;
-            backends += proxy.backends_connected() as u64;
-            requests += proxy.requests_open() as u64;
-        }
-        let values = [
-            (Counter::ClientsConnected, clients),
-            (Counter::ClientsTotal, sums.clients_total),
-            (Counter::ClientsRejected, sums.clients_refused),
-            (Counter::ClientsClosedByLimit, sums.clients_over_limit),
-            (Counter::ClientBytesIn, sums.bytes_from_clients),
-            (Counter::ClientBytesOut, sums.bytes_to_clients),
-            (Counter::BackendsConnected, backends),
-            (Counter::BackendsTotal, sums.backend_connects),
-            (Counter::BackendsLost, sums.backend_failures),
-            (Counter::BackendBytesIn, sums.bytes_from_nodes),
-            (Counter::BackendBytesOut, sums.bytes_to_nodes),
-            (Counter::RequestsInFlight, requests),
-            (Counter::CommandsRead, sums.commands - sums.commands_local),
-            (Counter::CommandsLocal, sums.commands_local),
-            (Counter::Splits, sums.splits),
-            (Counter::RedirectsMoved, sums.redirects),
-            (Counter::Retries, sums.retries),
-            (Counter::ErrorsProtocol, sums.protocol_errors),
-            (Counter::ErrorsTimeout, sums.timeouts),
-            (Counter::ErrorsLost, sums.lost),
-            (Counter::ErrorsFromNodes, sums.error_replies),
-            (Counter::ErrorsNodeProtocol, sums.backend_surprises),
-            (Counter::Turns, self.turns),
-            (Counter::Enters, ring.enters),
-            (Counter::Completions, ring.completions),
-            (Counter::CompletionsStale, ring.stale),
-            (Counter::BuffersExhausted, ring.enobufs),
-            (Counter::ReceivesRearmed, ring.rearms),
-            (Counter::BusyPollHits, ring.spin_hits),
-        ];
-        for (counter, value) in values {
-            counters.set(counter, value);
-        }
-        if let Some(published) = self.board.get(usize::from(self.index)) {
-            counters.publish(published);
-        }
-        let totals = totals_of(&self.board);
-        for proxy in &mut self.proxies {
-            proxy.handle_totals(totals);
-        }
-    }
-}
-
-fn totals_of(board: &Board) -> Totals {
-    let sums = metrics::sums(board);
-    let value = |counter| sums.value(counter);
-    Totals {
-        clients: value(Counter::ClientsConnected),
-        connections_accepted: value(Counter::ClientsTotal),
-        connections_rejected: value(Counter::ClientsRejected),
-        commands: value(Counter::CommandsRead) + value(Counter::CommandsLocal),
-        error_replies: value(Counter::ErrorsFromNodes),
-        protocol_errors: value(Counter::ErrorsProtocol),
-        bytes_in: value(Counter::ClientBytesIn),
-        bytes_out: value(Counter::ClientBytesOut),
-        backends: value(Counter::BackendsConnected),
-        requests_in_flight: value(Counter::RequestsInFlight),
-        redirects_moved: value(Counter::RedirectsMoved),
-        retries: value(Counter::Retries),
-        timeouts: value(Counter::ErrorsTimeout),
-        backends_lost: value(Counter::BackendsLost),
-        splits: value(Counter::Splits),
-        ..Totals::default()
+        self.now_us = self.start.elapsed().as_micros() as u64;
+        self.now = Now { ms: 1 + self.now_us / 1_000, unix_us: unix.as_micros() as u64 };
     }
 }
 
@@ -526,6 +499,19 @@ fn to_topology(pool: u16, report: proxy::Report) -> Report {
         }
         proxy::Report::NodeLost { address } => Report::NodeLost { pool, address },
         proxy::Report::WantRefresh => Report::WantRefresh { pool, avoid: None },
+    }
+}
+
+/// What to do when an address cannot be listened on.
+fn remedy(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::AddrInUse => "; another program has this port: stop it, or choose another",
+        ErrorKind::AddrNotAvailable => "; no interface of this host has this address",
+        ErrorKind::PermissionDenied => {
+            "; ports below 1024 need root, CAP_NET_BIND_SERVICE, or a lower \
+             net.ipv4.ip_unprivileged_port_start"
+        }
+        _ => "",
     }
 }
 

@@ -12,8 +12,8 @@ use core_affinity::CoreId;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::cluster::AddressMap;
-use crate::config::{Config, Secret};
-use crate::config::{Pool, Process};
+use crate::config::{Config, Pool, Process, Secret};
+use crate::log::Log;
 use crate::metrics;
 use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Reactor};
@@ -35,7 +35,7 @@ pub struct Threads {
 impl Threads {
     /// Starts everything. Errors: cause and remedy in one line; what was started ends with the
     /// process.
-    pub fn start(config: &Config, unix_us: u64) -> Result<Threads, String> {
+    pub fn start(config: &Config, log: &Log, unix_us: u64) -> Result<Threads, String> {
         let process = &config.process;
         let cpus = cpus(process)?;
         let seed = random_words()?;
@@ -58,16 +58,18 @@ impl Threads {
                 cpu: *cpu,
                 ring: ring_settings(process),
                 busy_poll: Duration::from_micros(u64::from(process.busy_poll_us)),
+                gather: Duration::from_micros(u64::from(process.gather_us)),
                 pools: split_limits(&pools, cpus.len()),
                 seed: seed.map(|word| word.wrapping_add(index as u64)),
                 reactors: cpus.len() as u16,
+                log: log.for_part(format!("reactor-{index}")),
             };
             let Reactor { thread, waker } =
                 reactor::start(settings, received, reports.clone(), board.clone())?;
             threads.reactors.push(thread);
             threads.updates.push((updates, waker));
         }
-        threads.start_topology(config, inbox, seed[0])?;
+        threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
         Ok(threads)
     }
 
@@ -76,6 +78,7 @@ impl Threads {
         config: &Config,
         inbox: Receiver<Report>,
         seed: u64,
+        log: Log,
     ) -> Result<(), String> {
         let pools = config.pools.iter().map(topology_pool).collect::<Result<_, _>>()?;
         let links = self.updates.iter().map(|(updates, waker)| {
@@ -83,7 +86,7 @@ impl Threads {
             ReactorLink { updates: updates.clone(), wake: Box::new(move || waker.wake()) }
         });
         let settings = TopologySettings { pools, seed };
-        let thread = topology::start(settings, inbox, links.collect())
+        let thread = topology::start(settings, inbox, links.collect(), log)
             .map_err(|error| format!("cannot start the topology thread: {error}"))?;
         self.topology = Some(thread);
         Ok(())
@@ -135,13 +138,8 @@ fn cpus(process: &Process) -> Result<Vec<Option<CoreId>>, String> {
 }
 
 fn ring_settings(process: &Process) -> RingSettings {
-    RingSettings {
-        entries: process.ring_entries,
-        cq_entries: process.ring_entries * 4,
-        buffer_size: process.receive_buffer_size,
-        buffer_count: process.receive_buffer_count,
-        huge_pages: true,
-    }
+    let (size, count) = (process.receive_buffer_size, process.receive_buffer_count);
+    RingSettings::new(process.ring_entries, size, count)
 }
 
 /// The share of one reactor: connections spread evenly enough, and the sum is what was asked for.
@@ -159,6 +157,7 @@ fn reactor_pool(pool: &Pool, process: &Process, identities: &Identities) -> reac
         ms => Some(Duration::from_millis(u64::from(ms))),
     };
     reactor::Pool {
+        name: pool.name.as_str().into(),
         proxy: proxy_settings(pool, process),
         identity: identities.of(pool, process),
         listen: pool.listen.clone(),
@@ -195,6 +194,7 @@ fn topology_pool(pool: &Pool) -> Result<PoolSettings, String> {
     let address_map = AddressMap::new(rules.iter().map(|(from, to)| (&**from, &**to)))
         .map_err(|error| format!("address_map: {error}"))?;
     Ok(PoolSettings {
+        name: pool.name.clone(),
         seeds: pool.nodes.clone(),
         user: pool.node_user.clone(),
         password: pool.node_password.as_ref().map(to_text),
@@ -253,7 +253,6 @@ impl Identities {
             process_id: std::process::id(),
             reactors: self.reactors,
             idle_timeout_s: pool.client_idle_timeout_s,
-            memory_budget: process.memory_limit,
             os: os().into(),
             executable: executable().into(),
             config_file: "".into(),

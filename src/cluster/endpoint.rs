@@ -44,8 +44,8 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Where a MOVED or ASK leads: `raw` is its `host:port` part, `asked_host` the host of the node that
-/// said it, which an empty host stands for. None if it does not say (`?`) or is malformed.
+/// Where a MOVED or ASK leads: `raw` is its `host:port` part, `asked_host` the host of the node
+/// that said it, which an empty host stands for. None if it does not say (`?`) or is malformed.
 pub fn redirect_endpoint(raw: &[u8], asked_host: &str) -> Option<Endpoint> {
     let (host, port) = split_port(raw)?;
     Endpoint::new(if host.is_empty() { asked_host.as_bytes() } else { host }, port)

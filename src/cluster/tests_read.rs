@@ -192,7 +192,7 @@ fn maps_in_resp3_are_read_alike() {
 const NODES: &str = "\
 aa1 127.0.0.1:7910@17910,host-a,shard-id=5a myself,master - 0 1796029987000 7 connected 0-99 200 \
 [300->-bb2] [301-<-cc3]
-bb2 fd01::85:7911@17911,,shard-id=5b master,fail - 1796029982439 1796029981434 2 disconnected 100-199
+bb2 fd01::85:7911@17911,,shard-id=5b master,fail - 1796029982439 179602998143 2 disconnected 100-199
 cc3 127.0.0.1:7912@17912 slave aa1 0 1796029987470 7 connected
 dd4 :0@0 master,noaddr - 0 0 3 disconnected 500-501
 ee5 :0 handshake - 0 0 0 connected

@@ -38,6 +38,11 @@ pub fn assemble(
     let process = work.process(file.given.into_iter().chain(for_process).collect());
     let pools = work.pools(file.pools, for_pool, verb);
 
+    // As people read a file; what stands elsewhere keeps its order before it.
+    work.problems.sort_by_key(|problem| match problem.source {
+        Source::File { line, .. } => line,
+        Source::Flag(_) | Source::Environment(_) | Source::Nowhere => 0,
+    });
     if work.problems.is_empty() {
         let config = Config { process, pools, warnings: work.warnings };
         Ok(if verb == Verb::Check { Invocation::Check(config) } else { Invocation::Run(config) })
@@ -123,8 +128,8 @@ impl Assembly<'_> {
             }
             self.warn_about_secret(one);
         }
-        self.require(&at, given, "listen", "IP:PORT for clients");
-        self.require(&at, given, "nodes", "HOST:PORT of some nodes of the cluster");
+        self.require(&at, given, "listen", "IP:PORT, where clients connect");
+        self.require(&at, given, "nodes", "HOST:PORT, once or more: some nodes of the cluster");
         let read = self.password(given, "password", "password_file", pool.password_file.as_deref());
         pool.password = read.or(pool.password);
         let path = pool.node_password_file.as_deref();
@@ -143,8 +148,8 @@ impl Assembly<'_> {
             return;
         }
         let text = match (at, options::find(name)) {
-            (Source::Nowhere, Some(row)) => format!("is missing: give {} {what}", row.flag()),
-            _ => format!("is missing: {what}"),
+            (Source::Nowhere, Some(row)) => format!("missing; give {} {what}", row.flag()),
+            _ => format!("missing; give {what}"),
         };
         self.complain(at.clone(), name, None, text);
     }

@@ -8,7 +8,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::cluster::Endpoint;
-use crate::limits::{RECEIVE_BUFFER_COUNT_MAX, REDIRECTS_MAX, RING_SUBMISSIONS};
+use crate::limits::{
+    RECEIVE_BUFFER_COUNT, RECEIVE_BUFFER_COUNT_MAX, RECEIVE_BUFFER_SIZE, REDIRECTS_MAX,
+    RING_SUBMISSIONS,
+};
 
 use super::secret::Secret;
 use super::value::{Cpus, LogLevel, Range, Raw, Value};
@@ -158,20 +161,21 @@ options! {
         Threads busy_poll_us (busy_poll_us): u32 = 0, Range::Number(0, 1_000),
             "Microseconds that a reactor looks for work before it sleeps. Buys latency with CPU \
              time: only where its CPU has nothing else to do.";
+        Threads gather_us (gather_us): u32 = 50, Range::Number(0, 1_000),
+            "Microseconds that a busy reactor waits for more requests and replies to come, so that \
+             many leave in one send: cheaper for it and for the nodes. Without load it waits for \
+             nothing. 0 is never. Needs kernel 6.12.";
         Memory ring_entries (ring_entries): u32 = RING_SUBMISSIONS, Range::PowerOfTwo(64, 32_768),
             "Submission queue entries per reactor; the completion queue has four times as many. \
              Less where RLIMIT_MEMLOCK is tight.";
-        Memory receive_buffer_size (receive_buffer_size): u32 = 16_384,
+        Memory receive_buffer_size (receive_buffer_size): u32 = RECEIVE_BUFFER_SIZE,
             Range::Bytes(KIB, MIB),
             "Bytes of one receive buffer, lent to a connection only while its bytes are read. \
              Larger ones save calls for large values.";
-        Memory receive_buffer_count (receive_buffer_count): u16 = 512,
+        Memory receive_buffer_count (receive_buffer_count): u16 = RECEIVE_BUFFER_COUNT,
             Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
             "Receive buffers per reactor, shared by all its connections. More only if metrics show \
              that they run out.";
-        Memory memory_limit (memory_limit): u64 = 0, Range::Bytes(0, 1 << 50),
-            "Bytes that all clients' buffers together may take before new work is slowed; 0 is half \
-             of what the host or the cgroup has.";
         Process maxclients (maxclients): u32 = 10_000, Range::Number(1, 1_000_000),
             "Clients at a time; the next one gets an error line and is closed, as redis-server does. \
              Needs as many file descriptors.";
@@ -251,9 +255,6 @@ options! {
             "The same; above it the client is closed. At least the largest reply you expect.";
         Limits client_query_limit (client_query_limit): u64 = GIB, Range::Bytes(64 * KIB, GIB),
             "Bytes of one client's unfinished request, as redis-server's `client-query-buffer-limit`.";
-        Limits backend_queue_max (backend_queue_max): u32 = 65_536, Range::Number(16, 1_048_576),
-            "Requests written to one node connection and not yet answered; at this number the clients \
-             that need it wait.";
     }
     also {
         /// Users beside `default`, from `[[pool.user]]`.

@@ -42,6 +42,9 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.source == Source::Nowhere {
+            return write!(f, "{}: {}", self.option, self.text);
+        }
         write!(f, "{}", self.source)?;
         let named_by_source = matches!(self.source, Source::Flag(_) | Source::Environment(_));
         match (&self.value, named_by_source || self.option.is_empty()) {

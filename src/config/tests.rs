@@ -143,10 +143,10 @@ fn every_mistake_is_told_at_once_with_its_line() {
         &TWO_POOLS.replace("\"1gb\"", "true").replace("b:7000", "b"),
         &[
             "--lissten: no such option; did you mean --listen?",
-            "ringway.toml:3: client_typo: no such option",
             "RINGWAY_MAXCLIENTS \"0\": wants a number from 1 to 1000000",
             "--reactors \"x\": wants a number from 0 to 1024",
             "--log-level \"loud\": wants error, warn, info or debug",
+            "ringway.toml:3: client_typo: no such option",
             "ringway.toml:9: client_output_limit = \"true\": wants a size from 64 KiB to 64 GiB",
             "ringway.toml:10: password_file = \"app.secret\": cannot be read: no such file",
             "ringway.toml:18: nodes = \"b\": wants HOST:PORT (a name or an address, no URL); several with commas",
@@ -187,8 +187,8 @@ fn nothing_given_says_what_is_missing() {
         &[],
         "",
         &[
-            "configuration: listen: is missing: give --listen IP:PORT for clients",
-            "configuration: nodes: is missing: give --node HOST:PORT of some nodes of the cluster",
+            "listen: missing; give --listen IP:PORT, where clients connect",
+            "nodes: missing; give --node HOST:PORT, once or more: some nodes of the cluster",
         ],
     );
 }

@@ -6,9 +6,9 @@
 //!  ▲                    │              │           │   time-out, end, a frame nobody asked for
 //!  └──(backoff)── Closing ◄────────────┴───────────┘
 //! ```
-//! The stream's bytes are counted (wrapping): `answered <= handed <= written`. A request knows where
-//! its bytes are in that stream; they are kept until its reply has been read, in the very buffers
-//! that were sent, so that a redirect costs no copy beforehand.
+//! The stream's bytes are counted (wrapping): `answered <= handed <= written`. A request knows
+//! where its bytes are in that stream; they are kept until its reply has been read, in the very
+//! buffers that were sent, so that a redirect costs no copy beforehand.
 //!
 //! Not here: clients, and what a reply means.
 

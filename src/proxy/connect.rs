@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use super::backend::{Backend, Lane, Phase};
 use super::nodes::version_index;
-use super::types::{Action, Conn, NONE, Now, Report, Socket};
+use super::types::{Action, Conn, NONE, Note, Now, Report, Socket};
 use super::{Proxy, launch::Usable};
 use crate::resp::Version;
 use crate::resp::request::encode_request;
@@ -118,6 +118,12 @@ impl Proxy {
         let backend = &mut self.backends[b as usize];
         let refused = piece.first() == Some(&b'-') && !piece.starts_with(b"-LOADING");
         if backend.phase != Phase::Handshake || backend.handshake_left == 0 || refused {
+            if refused {
+                let said = piece.split(|&byte| byte == b'\r').next().unwrap_or_default();
+                let error = String::from_utf8_lossy(&said[..said.len().min(200)]).into();
+                let address = backend.address;
+                self.actions.push(Action::Note(Note::LoginRefused { address, error }));
+            }
             return self.lose_backend(b, Why::Surprise);
         }
         if !ended {
@@ -146,6 +152,7 @@ impl Proxy {
         let bytes = backend.take_piece(&mut self.backend_pool);
         self.urgent |= backend.output.has_to_send() || !backend.awaiting.is_empty();
         let socket = backend.socket;
+        self.tally.sends_to_nodes += 1;
         self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
     }
 
@@ -241,6 +248,15 @@ impl Proxy {
         };
         backend.retry_at_ms = self.now.ms + backoff + random % (backoff / 4 + 1);
         let address = backend.address;
+        let why = match why {
+            Why::Ended | Why::Retired if was_ready => "closed by the node",
+            Why::Ended | Why::Retired => "cannot connect",
+            Why::TimedOut if was_ready => "no answer in time",
+            Why::TimedOut => "cannot connect or log in in time",
+            Why::Surprise if was_ready => "an answer that nobody asked for",
+            Why::Surprise => "login refused",
+        };
+        self.actions.push(Action::Note(Note::BackendLost { address, why }));
         self.actions.push(Action::Report(Report::NodeLost { address }));
     }
 

@@ -1,8 +1,9 @@
 //! From a backend's bytes to the client whose turn it is.
 //!
-//! A reply is paired with the oldest request of its backend. The head of a client's order gets its
-//! bytes at once; others wait in their entries. A long reply to a head is passed on as it comes, but
-//! not before its first bytes said that it is no error, and not sent before it is whole or large.
+//! A reply is paired with the oldest request of its backend. The head of a client's order gets
+//! its bytes at once; others wait in their entries. A long reply to a head is passed on as it
+//! comes, but not before its first bytes said that it is no error, and not sent before it is whole
+//! or large.
 //!
 //! Not here: what an error reply leads to (`recover`), merging (`fanout`), the fence (`fence`).
 
@@ -194,7 +195,7 @@ impl Proxy {
         }
     }
 
-    /// The head is answered and its reply written: it goes, and so do those behind it that are done.
+    /// The head is answered, its reply written: it goes, and so do those behind it that are done.
     #[inline]
     fn advance(&mut self, c: u32, r: u32) {
         self.settle(r);
@@ -247,7 +248,13 @@ impl Proxy {
     }
 
     fn close_client_over_limit(&mut self, c: u32) {
+        self.close_over_limit(c, "its replies are over client_output_limit");
+    }
+
+    pub(super) fn close_over_limit(&mut self, c: u32, why: &'static str) {
         self.tally.clients_over_limit += 1;
+        let peer = self.clients[c].session.peer;
+        self.actions.push(super::Action::Note(super::Note::ClientClosed { peer, why }));
         self.close_client(c);
     }
 

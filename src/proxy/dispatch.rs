@@ -1,18 +1,18 @@
-//! From a client's bytes to what is to be done with each request.
+//! What is to be done with each whole request of a client.
 //!
-//! Not here: framing (`resp`), where keys are (`command`), how a request reaches its backend
-//! (`launch`), requests of several parts (`fanout`).
+//! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
+//! its backend (`launch`), requests of several parts (`fanout`).
 
-use super::client::{Partial, Phase};
+use super::client::Phase;
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
 use super::session::ReplyMode;
 use super::types::{NO_SLOT, NONE};
-use super::{Action, Proxy};
+use super::{Action, Note, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
 use crate::command::learned::LearnedCommand;
 use crate::command::{self, Args, Class, Command, KeyError, LookupError};
-use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
+use crate::metrics::SAMPLE_EVERY;
 use crate::resp::{Span, Version, request};
 
 /// Where a whole request's bytes are.
@@ -49,266 +49,9 @@ pub(super) struct Asked {
 }
 
 impl Proxy {
-    pub(super) fn handle_client_bytes(&mut self, c: u32, bytes: &[u8]) {
-        self.tally.bytes_from_clients += bytes.len() as u64;
-        let client = &mut self.clients[c];
-        if client.phase != Phase::Open {
-            return;
-        }
-        match client.partial.take() {
-            None => self.run_all(c, bytes),
-            Some(partial) if client.held_back => self.keep_more(c, partial, bytes),
-            Some(partial) => self.run_partial(c, partial, bytes),
-        }
-    }
-
-    /// Runs the requests in `bytes`, which begins with one; keeps what cannot be run yet.
-    fn run_all(&mut self, c: u32, bytes: &[u8]) {
-        let mut spans = std::mem::take(&mut self.spans);
-        let mut at = 0;
-        while at < bytes.len() {
-            let rest = &bytes[at..];
-            if !self.may_run(c) {
-                self.hold_back(c, rest);
-                break;
-            }
-            spans.clear();
-            let mut parser = RequestParser::default();
-            let limits = self.limits_of(c);
-            match parser.parse(rest, limits, &mut spans) {
-                Ok(Parsed::Incomplete { .. }) => {
-                    self.keep_unfinished(c, rest, parser, &spans);
-                    break;
-                }
-                Ok(parsed) => match self.run_parsed(c, rest, &parsed, &spans) {
-                    Some(len) => at += len,
-                    None => {
-                        self.hold_back(c, rest);
-                        break;
-                    }
-                },
-                Err(error) => {
-                    self.protocol_error(c, error);
-                    break;
-                }
-            }
-        }
-        self.spans = spans;
-    }
-
+    /// Runs one whole request. `source` is in the form that may be forwarded, `spans` its words.
     #[inline]
-    fn may_run(&self, c: u32) -> bool {
-        let settings = &self.settings;
-        self.clients[c].may_run(settings.client_requests_max, settings.client_output_soft)
-    }
-
-    #[inline]
-    fn limits_of(&self, c: u32) -> &crate::resp::request::RequestLimits {
-        if self.clients[c].session.authenticated {
-            &self.limits
-        } else {
-            &self.limits_unauthenticated
-        }
-    }
-
-    /// Runs one framed request. Its length, or `None` if it must wait for its elders.
-    #[inline]
-    fn run_parsed(
-        &mut self,
-        c: u32,
-        rest: &[u8],
-        parsed: &Parsed,
-        spans: &[Span],
-    ) -> Option<usize> {
-        match *parsed {
-            Parsed::Array { len, canonical: true } => {
-                let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
-                (ran == Ran::Yes).then_some(len)
-            }
-            Parsed::Array { len, canonical: false } => {
-                let parts: Vec<&[u8]> = spans.iter().map(|span| span.of(rest)).collect();
-                self.run_encoded(c, |out, args| encode(&parts, out, args)).then_some(len)
-            }
-            Parsed::Inline { len } => {
-                let line = &rest[..len];
-                let mut result = Ok(());
-                let ran = self.run_encoded(c, |out, args| {
-                    result = decode_inline(line, out, args);
-                });
-                if let Err(error) = result {
-                    self.protocol_error(c, error);
-                }
-                ran.then_some(len)
-            }
-            Parsed::Empty { len } => Some(len),
-            Parsed::Incomplete { .. } => Some(rest.len()),
-        }
-    }
-
-    /// Runs a request that is not in the form that may be forwarded as it is.
-    fn run_encoded(&mut self, c: u32, encode: impl FnOnce(&mut Vec<u8>, &mut Vec<Span>)) -> bool {
-        let mut inline = std::mem::take(&mut self.inline);
-        inline.clear();
-        let mut spans = Vec::new();
-        encode(&mut inline, &mut spans);
-        let ran = if spans.is_empty() {
-            Ran::Yes
-        } else {
-            self.run(c, Source::Borrowed(&inline), &spans)
-        };
-        self.inline = inline;
-        ran == Ran::Yes
-    }
-
-    /// The rest of an unfinished request has come, or more of it. No more is copied than it needs.
-    fn run_partial(&mut self, c: u32, mut partial: Box<Partial>, mut bytes: &[u8]) {
-        let mut hint = 0;
-        loop {
-            let have = partial.bytes.len();
-            let want = (hint as usize).saturating_sub(have).max(PIECE).min(bytes.len());
-            partial.bytes.extend_from_slice(&bytes[..want]);
-            let limits = self.limits_of(c);
-            let Partial { bytes: kept, parser, args } = &mut *partial;
-            match parser.parse(kept, limits, args) {
-                Ok(Parsed::Incomplete { total_hint }) => {
-                    bytes = &bytes[want..];
-                    hint = total_hint;
-                    if bytes.is_empty() {
-                        return self.put_back(c, partial);
-                    }
-                }
-                Ok(parsed) => {
-                    let used = match self.run_kept(c, &mut partial, &parsed) {
-                        Some(len) => len - have,
-                        None => {
-                            partial.bytes.truncate(have);
-                            partial.bytes.extend_from_slice(bytes);
-                            let kept = std::mem::take(&mut partial.bytes);
-                            self.give_partial(partial);
-                            return self.hold_back(c, &kept);
-                        }
-                    };
-                    self.give_partial(partial);
-                    return self.run_rest(c, &bytes[used..]);
-                }
-                Err(error) => {
-                    self.give_partial(partial);
-                    return self.protocol_error(c, error);
-                }
-            }
-        }
-    }
-
-    fn run_rest(&mut self, c: u32, bytes: &[u8]) {
-        if !bytes.is_empty() && self.clients[c].phase == Phase::Open {
-            self.run_all(c, bytes);
-        }
-    }
-
-    /// Runs the request that a partial holds whole. A large one is handed on without a copy.
-    fn run_kept(&mut self, c: u32, partial: &mut Partial, parsed: &Parsed) -> Option<usize> {
-        match *parsed {
-            Parsed::Array { len, canonical: true } if len == partial.bytes.len() => {
-                let bytes = std::mem::take(&mut partial.bytes);
-                if !self.may_run(c) || bytes.len() < super::output::LARGE {
-                    partial.bytes = bytes;
-                    return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
-                }
-                let copy_of_name = bytes.len();
-                let ran = self.run(c, Source::Owned(bytes), &partial.args);
-                // Only whole-cluster commands wait, and none of those is large.
-                (ran == Ran::Yes).then_some(copy_of_name)
-            }
-            _ => self.run_parsed(c, &partial.bytes, parsed, &partial.args),
-        }
-    }
-
-    fn put_back(&mut self, c: u32, partial: Box<Partial>) {
-        if partial.bytes.len() > self.settings.client_query_limit {
-            self.give_partial(partial);
-            self.tally.clients_over_limit += 1;
-            return self.close_client(c);
-        }
-        self.clients[c].partial = Some(partial);
-    }
-
-    fn keep_unfinished(&mut self, c: u32, rest: &[u8], parser: RequestParser, spans: &[Span]) {
-        let mut partial = self.partials.pop().unwrap_or_default();
-        partial.bytes.extend_from_slice(rest);
-        partial.parser = parser;
-        partial.args.extend_from_slice(spans);
-        self.put_back(c, partial);
-    }
-
-    /// Keeps bytes of a client that may not go on, and has it read no further.
-    fn hold_back(&mut self, c: u32, rest: &[u8]) {
-        if self.clients[c].phase != Phase::Open {
-            return;
-        }
-        let mut partial = self.partials.pop().unwrap_or_default();
-        partial.bytes.extend_from_slice(rest);
-        let client = &mut self.clients[c];
-        client.partial = Some(partial);
-        client.held_back = true;
-        if !client.reading_stopped {
-            client.reading_stopped = true;
-            self.actions.push(Action::StopReading { socket: client.socket });
-        }
-    }
-
-    /// Bytes that were on their way when reading was stopped.
-    fn keep_more(&mut self, c: u32, mut partial: Box<Partial>, bytes: &[u8]) {
-        partial.bytes.extend_from_slice(bytes);
-        self.put_back(c, partial);
-    }
-
-    pub(super) fn give_partial(&mut self, mut partial: Box<Partial>) {
-        partial.bytes.clear();
-        partial.args.clear();
-        partial.parser = RequestParser::default();
-        if partial.bytes.capacity() <= PARTIAL_KEEP_MAX
-            && partial.args.capacity() <= PARTIAL_KEEP_MAX / 8
-            && self.partials.len() < 1024
-        {
-            self.partials.push(partial);
-        }
-    }
-
-    /// A client that was held back, or is about to be closed, looks whether it may go on.
-    pub(super) fn resume(&mut self, c: u32) {
-        let client = &mut self.clients[c];
-        if client.phase == Phase::Last && client.is_done() {
-            return self.close_client(c);
-        }
-        let settings = &self.settings;
-        let may = client.may_resume(settings.client_requests_max, settings.client_output_soft);
-        if !client.held_back || !may {
-            return;
-        }
-        client.held_back = false;
-        let Some(mut partial) = client.partial.take() else { return };
-        let bytes = std::mem::take(&mut partial.bytes);
-        self.give_partial(partial);
-        self.run_all(c, &bytes);
-        let client = &mut self.clients[c];
-        if client.phase == Phase::Open && !client.held_back && client.reading_stopped {
-            client.reading_stopped = false;
-            self.actions.push(Action::StartReading { socket: client.socket });
-        }
-    }
-
-    fn protocol_error(&mut self, c: u32, error: ProtocolError) {
-        self.tally.protocol_errors += 1;
-        let mut out = Vec::new();
-        error.append_reply(&mut out);
-        self.reply_local(c, &out, true);
-        self.clients[c].phase = Phase::Last;
-        self.after_progress(c);
-    }
-
-    /// Runs one whole request. `source` is in the form that may be forwarded; `spans` are its words.
-    #[inline]
-    fn run(&mut self, c: u32, source: Source, spans: &[Span]) -> Ran {
+    pub(super) fn run(&mut self, c: u32, source: Source, spans: &[Span]) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
         let command = match command::lookup(&args) {
             Ok(command) => command,
@@ -317,6 +60,9 @@ impl Proxy {
         let client = &mut self.clients[c];
         client.session.command_started(command.id, self.now.ms);
         self.tally.commands += 1;
+        if self.tally.commands & (SAMPLE_EVERY - 1) == 0 {
+            self.requests.arm_sample(self.now.unix_us);
+        }
         if let Some(word) = command.route_fast()
             && client.session.authenticated
             && client.session.reply == ReplyMode::On
@@ -377,6 +123,8 @@ impl Proxy {
         if request::is_cross_protocol(name) {
             // redis-server's guard: somebody makes a browser talk to us.
             self.tally.protocol_errors += 1;
+            let (peer, text) = (self.clients[c].session.peer, "an HTTP request");
+            self.actions.push(Action::Note(Note::ProtocolError { peer, text }));
             self.close_client(c);
             return Ran::Yes;
         }
@@ -406,7 +154,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    /// As `run_keyed`, or by the script itself when there is no key: the same goes to the same node.
+    /// As `run_keyed`, or by the script itself when there is no key: the same to the same node.
     fn run_script(&mut self, asked: Asked, source: Source, spans: &[Span]) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
         match self.slot_of_keys(asked.command, &args) {
@@ -650,12 +398,6 @@ impl Proxy {
     }
 }
 
-/// Bytes copied at least when an unfinished request goes on.
-const PIECE: usize = 512;
-
-/// A partial's buffers are kept for reuse up to this size.
-const PARTIAL_KEEP_MAX: usize = 64 * 1024;
-
 #[inline]
 fn fast_marks(command: &Command, version: Version) -> Marks {
     let mut marks = Marks::default();
@@ -666,13 +408,4 @@ fn fast_marks(command: &Command, version: Version) -> Marks {
         marks.set(Marks::RESP3);
     }
     marks
-}
-
-fn encode(parts: &[&[u8]], out: &mut Vec<u8>, args: &mut Vec<Span>) {
-    request::write_request_header(out, parts.len());
-    for part in parts {
-        request::write_request_bulk(out, part);
-        let end = (out.len() - 2) as u32;
-        args.push(Span { start: end - part.len() as u32, end });
-    }
 }

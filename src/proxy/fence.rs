@@ -15,7 +15,7 @@ use super::local::errors;
 use super::nodes::version_index;
 use super::request::{Marks, State};
 use super::route::Next;
-use super::types::NONE;
+use super::types::{Action, NONE, Note};
 use crate::resp::Version;
 use crate::resp::reply::{ErrorKind, classify_error};
 use crate::resp::request::encode_request;
@@ -165,6 +165,8 @@ impl Proxy {
     /// More or other frames than were asked for: nothing of this backend can be believed.
     fn breach(&mut self, b: u32) {
         self.tally.fence_breaches += 1;
+        let address = self.backends[b as usize].address;
+        self.actions.push(Action::Note(Note::FenceBreach { address }));
         self.lose_backend(b, Why::Surprise);
     }
 

@@ -2,21 +2,22 @@
 //!
 //! ```text
 //!  handle_received(client)                                    handle_received(backend)
-//!        │ resp: frames                                              │ resp: where a reply ends
+//!        │ intake, resp: frames                                      │ resp: where a reply ends
 //!        ▼                                                           ▼
 //!  dispatch ── local: answered here ─────────┐              deliver ── route: an error reply ─┐
 //!        │ command: keys   cluster: slot     │                 │                              │
 //!        ▼                                   ▼                 ▼                              ▼
-//!  launch ──────────► backend FIFO      client order ◄── complete ◄── split: merge    recover: again,
-//!   (hold, wait)           │                 │                                         ask, wait
+//!  launch ──────────► backend FIFO      client order ◄── complete ◄── split: merge       recover:
+//!   (hold, wait)           │                 │                                    again, ask, wait
 //!        ▲                 ▼                 ▼                                                │
 //!        │            Action::Send      Action::Send                                          │
 //!        └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! This file holds the tables and the way in and out. The other files are parts of the same machine,
-//! each with one job: `dispatch` (from bytes to a class), `launch` (to a backend, now or later),
-//! `deliver` (from a reply to its client), `recover` (errors, losses, time), `connect` (backends'
-//! lives), `fence` (replies that may be composed), `fanout` (requests of several parts).
+//! This file holds the tables and the way in and out. The other files are parts of the same
+//! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
+//! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
+//! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
+//! composed), `fanout` (requests of several parts).
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -28,6 +29,7 @@ mod deliver;
 mod dispatch;
 mod fanout;
 mod fence;
+mod intake;
 mod launch;
 pub mod local;
 mod nodes;
@@ -56,7 +58,7 @@ use output::Pool;
 use request::Requests;
 use session::Session;
 use split::{Cut, Splits};
-pub use types::{Action, Conn, NO_SLOT, NONE, Now, Report, Settings, Socket};
+pub use types::{Action, Conn, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
 /// Plain counts of what happened; read by whoever publishes them.
 #[derive(Clone, Debug, Default)]
@@ -78,6 +80,8 @@ pub struct Tally {
     pub backend_connects: u64,
     pub backend_failures: u64,
     pub backend_surprises: u64,
+    pub sends_to_clients: u64,
+    pub sends_to_nodes: u64,
     pub bytes_from_clients: u64,
     pub bytes_to_clients: u64,
     pub bytes_from_nodes: u64,
@@ -104,6 +108,8 @@ impl Tally {
         self.backend_connects += other.backend_connects;
         self.backend_failures += other.backend_failures;
         self.backend_surprises += other.backend_surprises;
+        self.sends_to_clients += other.sends_to_clients;
+        self.sends_to_nodes += other.sends_to_nodes;
         self.bytes_from_clients += other.bytes_from_clients;
         self.bytes_to_clients += other.bytes_to_clients;
         self.bytes_from_nodes += other.bytes_from_nodes;
@@ -437,6 +443,12 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
+    /// Once a turn: how long a request took that was timed and has been answered, microseconds.
+    #[inline]
+    pub fn take_sample(&mut self) -> Option<u64> {
+        self.requests.take_sample(self.now.unix_us)
+    }
+
     /// Whether the driver should look for ended sends right after submitting them, without sleep.
     pub fn take_urgent(&mut self) -> bool {
         std::mem::take(&mut self.urgent)
@@ -453,6 +465,7 @@ impl Proxy {
             self.urgent |=
                 client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;
+            self.tally.sends_to_clients += 1;
             self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
         } else if client.phase == Phase::Last && client.is_done() {
             self.close_client(c);
@@ -485,19 +498,19 @@ impl Proxy {
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;
-        let is_over = |client: &client::Client| {
+        let why_over = |client: &client::Client| {
             let idle_over = idle > 0
                 && client.head == NONE
                 && now.saturating_sub(client.session.active_ms) > idle;
             let stalled =
                 client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;
-            idle_over || stalled
+            let why = "it does not take its replies";
+            idle_over.then_some("idle").or(stalled.then_some(why))
         };
-        let over: Vec<u32> =
-            self.clients.indexes().filter(|&c| is_over(&self.clients[c])).collect();
-        for c in over {
-            self.tally.clients_over_limit += 1;
-            self.close_client(c);
+        let over: Vec<(u32, &str)> =
+            self.clients.indexes().filter_map(|c| Some((c, why_over(&self.clients[c])?))).collect();
+        for (c, why) in over {
+            self.close_over_limit(c, why);
         }
     }
 

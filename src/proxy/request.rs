@@ -150,6 +150,20 @@ impl NewRequest {
 pub struct Requests {
     entries: Vec<Request>,
     free: Vec<u32>,
+    sample: Sample,
+}
+
+/// The one request at a time whose way is timed. Microseconds of the clock that `arm` was told.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+enum Sample {
+    #[default]
+    None,
+    /// The next one opened.
+    Armed { since_us: u64 },
+    /// This one.
+    Taken { request: u32, since_us: u64 },
+    /// It has been answered.
+    Ended { since_us: u64 },
 }
 
 impl std::ops::Index<u32> for Requests {
@@ -189,7 +203,35 @@ impl Requests {
         entry.state = State::Held;
         entry.redirects = 0;
         entry.waits = 0;
+        if let Sample::Armed { since_us } = self.sample
+            && new.client != NONE
+        {
+            self.sample = Sample::Taken { request: index, since_us };
+        }
         index
+    }
+
+    /// Times the next client's request that is opened in this turn, unless one is being timed.
+    pub fn arm_sample(&mut self, now_us: u64) {
+        if self.sample == Sample::None {
+            self.sample = Sample::Armed { since_us: now_us };
+        }
+    }
+
+    /// At the end of a turn: how long the timed request took, if it has been answered.
+    #[inline]
+    pub fn take_sample(&mut self, now_us: u64) -> Option<u64> {
+        match self.sample {
+            Sample::None | Sample::Taken { .. } => None,
+            Sample::Armed { .. } => {
+                self.sample = Sample::None;
+                None
+            }
+            Sample::Ended { since_us } => {
+                self.sample = Sample::None;
+                Some(now_us.saturating_sub(since_us))
+            }
+        }
     }
 
     fn grow(&mut self) -> u32 {
@@ -231,6 +273,13 @@ impl Requests {
         if entry.own.capacity() > 0 {
             entry.own = Vec::new();
         }
+        if let Sample::Taken { request, since_us } = self.sample
+            && request == index
+        {
+            // One whose client has left says nothing.
+            let answered = entry.client != NONE;
+            self.sample = if answered { Sample::Ended { since_us } } else { Sample::None };
+        }
         self.free.push(index);
     }
 
@@ -264,6 +313,38 @@ mod tests {
         assert!(requests[second].reply.is_empty());
         assert_eq!(requests[second].redirects, 0);
         assert_eq!(requests.open_count(), 1);
+    }
+
+    #[test]
+    fn one_request_of_a_client_is_timed_until_it_is_closed() {
+        let mut requests = Requests::default();
+        let of_client = NewRequest { client: 7, ..NewRequest::internal(1) };
+        requests.arm_sample(100);
+        let ours = requests.open(NewRequest::internal(1));
+        let timed = requests.open(of_client);
+        let other = requests.open(of_client);
+        requests.close(ours);
+        requests.close(other);
+        requests.arm_sample(150);
+        assert_eq!(requests.take_sample(200), None);
+        requests.close(timed);
+        assert_eq!(requests.take_sample(350), Some(250));
+        assert_eq!(requests.take_sample(360), None);
+    }
+
+    #[test]
+    fn request_whose_client_has_left_is_no_sample() {
+        let mut requests = Requests::default();
+        requests.arm_sample(100);
+        let timed = requests.open(NewRequest { client: 7, ..NewRequest::internal(1) });
+        requests[timed].client = NONE;
+        requests.close(timed);
+        assert_eq!(requests.take_sample(200), None);
+        // Nor is one that was armed for and never came.
+        requests.arm_sample(300);
+        assert_eq!(requests.take_sample(300), None);
+        requests.open(NewRequest { client: 7, ..NewRequest::internal(1) });
+        assert_eq!(requests.take_sample(900), None);
     }
 
     #[test]

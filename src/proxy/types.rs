@@ -1,4 +1,5 @@
-//! The words between `proxy` and whoever drives it (`reactor`, the simulation): events in, actions out.
+//! The words between `proxy` and whoever drives it (`reactor`, the simulation): events in, actions
+//! out.
 //!
 //! Not here: any behaviour.
 
@@ -52,6 +53,23 @@ pub enum Action {
     StartReading { socket: Socket },
     /// Tell the topology thread.
     Report(Report),
+    /// Tell people. Rare, and nothing depends on it.
+    Note(Note),
+}
+
+/// What people may want to read in the log. Never a key, a value or a password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A connection to a node failed or ended, not by our will.
+    BackendLost { address: SocketAddr, why: &'static str },
+    /// A node does not let us in: the first bytes of what it said.
+    LoginRefused { address: SocketAddr, error: Box<str> },
+    /// A script made its node send other frames than one reply.
+    FenceBreach { address: SocketAddr },
+    /// A client sent what is no request.
+    ProtocolError { peer: SocketAddr, text: &'static str },
+    /// A client was closed because of a limit.
+    ClientClosed { peer: SocketAddr, why: &'static str },
 }
 
 /// What a reactor tells the topology thread.

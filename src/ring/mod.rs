@@ -89,6 +89,13 @@ pub struct BusyPoll {
     pub clock: fn() -> u64,
 }
 
+/// How many events a wait would like to bring, and how long it waits for more than one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Gather {
+    pub events: u32,
+    pub limit: Duration,
+}
+
 /// Counted since the start of the ring.
 #[derive(Copy, Clone, Default, PartialEq, Eq, Debug)]
 pub struct Counters {
@@ -157,6 +164,7 @@ pub struct Ring {
     stopping: bool,
     fatal: Option<io::Error>,
     enter_flags: u32,
+    gather: Option<Gather>,
     counters: Counters,
 }
 
@@ -168,10 +176,11 @@ impl Ring {
         let kernel = Kernel::new(settings)?;
         let buffers =
             Buffers::new(settings.buffer_size, settings.buffer_count, settings.huge_pages, number)
-                .map_err(|error| setup::buffers_error(&error))?;
-        kernel.register(&buffers)?;
-        let waker = Waker::new().map_err(|error| setup::descriptor_error(&error))?;
-        let spare = socket::spare_descriptor().map_err(|error| setup::descriptor_error(&error))?;
+                .map_err(|error| setup::buffers_error(&error, settings))?;
+        kernel.register(&buffers, settings)?;
+        let waker = Waker::new().map_err(|error| setup::descriptor_error(&error, settings))?;
+        let spare = socket::spare_descriptor()
+            .map_err(|error| setup::descriptor_error(&error, settings))?;
         let enter_flags = Ring::flags_for(kernel.granted.no_iowait);
         let mut ring = Ring {
             kernel,
@@ -195,6 +204,7 @@ impl Ring {
             stopping: false,
             fatal: None,
             enter_flags,
+            gather: None,
             counters: Counters::default(),
         };
         ring.push(Op::Wake);
@@ -438,6 +448,12 @@ impl Ring {
             }
         }
         self.submit(Wait::For(timeout))
+    }
+
+    /// From now on a wait goes on until so many events are there, or the time is up and there is
+    /// one. `None`: it ends with the first. Without effect before kernel 6.12.
+    pub fn set_gather(&mut self, gather: Option<Gather>) {
+        self.gather = gather.filter(|gather| self.kernel.granted.min_wait && gather.events > 1);
     }
 
     /// The next event of this turn; None: `enter` again.

@@ -31,6 +31,8 @@ pub struct Facts {
     pub ipc_lock: bool,
     /// Soft and hard RLIMIT_NOFILE.
     pub nofile: Option<(u64, u64)>,
+    /// Bytes of locked memory that one ring takes.
+    pub need: u64,
 }
 
 /// One line of `ringway check`.
@@ -43,19 +45,22 @@ pub struct Finding {
     pub advice: Option<String>,
 }
 
-/// About what one ring of default size needs under RLIMIT_MEMLOCK: 4096 submissions of 64 bytes,
-/// 16384 completions of 16, 1024 buffer entries of 16, rounded up.
-const MEMLOCK_NEED: u64 = 1024 * 1024;
-
-/// What io-uring.md 6 recommends for all reactors of a host together.
-const MEMLOCK_ADVISED: u64 = 64 * 1024 * 1024;
+/// What one ring takes of RLIMIT_MEMLOCK, a little more than measured on Linux 6.18 (512 to 560 KiB
+/// with the defaults): 64 bytes a submission, 16 a completion, 16 a receive buffer, and pages.
+fn need_of(settings: &RingSettings) -> u64 {
+    const PAGES: u64 = 48 * 1024;
+    64 * u64::from(settings.entries)
+        + 16 * u64::from(settings.cq_entries)
+        + 16 * u64::from(settings.buffer_count)
+        + PAGES
+}
 
 const CAP_IPC_LOCK: u32 = 14;
 
 /// The kernel that brought DEFER_TASKRUN.
 const KERNEL_FLOOR: (u32, u32) = (6, 1);
 
-pub fn read_facts() -> Facts {
+pub fn read_facts(settings: &RingSettings) -> Facts {
     let status = read("/proc/self/status");
     let capabilities = field(&status, "CapEff:").and_then(|hex| u64::from_str_radix(hex, 16).ok());
     Facts {
@@ -66,6 +71,7 @@ pub fn read_facts() -> Facts {
         memlock: system::limits(libc::RLIMIT_MEMLOCK),
         ipc_lock: capabilities.is_some_and(|bits| bits >> CAP_IPC_LOCK & 1 == 1),
         nofile: system::limits(libc::RLIMIT_NOFILE),
+        need: need_of(settings),
     }
 }
 
@@ -154,8 +160,9 @@ fn explain_memory(facts: &Facts) -> String {
     format!(
         "locked memory is limited to {limit} (ENOMEM), for all programs of this user together; \
          about {} KiB is needed for each reactor; raise it: LimitMEMLOCK=infinity (systemd), \
-         --ulimit memlock=-1 (Docker), `ulimit -l`, or grant CAP_IPC_LOCK",
-        MEMLOCK_NEED / 1024
+         --ulimit memlock=-1 (Docker), `ulimit -l`, or grant CAP_IPC_LOCK; or a smaller \
+         ring_entries",
+        facts.need / 1024
     )
 }
 
@@ -167,19 +174,20 @@ struct Trial {
     missing: Vec<&'static str>,
 }
 
-/// How ready this host is for a ring. Makes one for a moment, in a thread of its own.
-pub fn report() -> Vec<Finding> {
+/// How ready this host is for so many rings of this size. Makes one for a moment, in a thread of
+/// its own.
+pub fn report(settings: &RingSettings, rings: usize) -> Vec<Finding> {
     let (sender, receiver) = mpsc::channel();
+    let (entries, completions) = (settings.entries, settings.cq_entries);
     // A ring counts against the thread that makes it.
-    let thread = thread::spawn(move || sender.send(try_ring()));
+    let thread = thread::spawn(move || sender.send(try_ring(entries, completions)));
     let trial = receiver.recv().unwrap_or_default();
     let _ = thread.join();
-    findings(&read_facts(), &trial)
+    findings(&read_facts(settings), rings, &trial)
 }
 
-fn try_ring() -> Trial {
-    let settings = RingSettings::default();
-    match setup::build(settings.entries, settings.cq_entries) {
+fn try_ring(entries: u32, completions: u32) -> Trial {
+    match setup::build(entries, completions) {
         Err(error) => Trial { errno: error.raw_os_error().unwrap_or(0), ..Trial::default() },
         Ok((ring, no_sqarray)) => {
             let mut probe = Probe::new();
@@ -199,6 +207,7 @@ fn try_ring() -> Trial {
                 .collect();
             let params = ring.params();
             let granted = Granted {
+                min_wait: true,
                 no_sqarray,
                 no_iowait: params.is_feature_no_iowait(),
                 ring_fd_registered: ring.submitter().register_ring_fd().is_ok(),
@@ -210,7 +219,7 @@ fn try_ring() -> Trial {
     }
 }
 
-fn findings(facts: &Facts, trial: &Trial) -> Vec<Finding> {
+fn findings(facts: &Facts, rings: usize, trial: &Trial) -> Vec<Finding> {
     let mut found = vec![finding("kernel", true, facts.release.clone(), None)];
     found.push(match trial.granted {
         Some(_) => finding("io_uring", true, "usable".to_owned(), None),
@@ -242,7 +251,7 @@ fn findings(facts: &Facts, trial: &Trial) -> Vec<Finding> {
             }),
         ));
     }
-    found.push(memlock_finding(facts));
+    found.push(memlock_finding(facts, rings as u64));
     found.push(nofile_finding(facts));
     if let Some(value) = facts.disabled {
         found.push(finding("kernel.io_uring_disabled", value == 0, value.to_string(), None));
@@ -250,10 +259,12 @@ fn findings(facts: &Facts, trial: &Trial) -> Vec<Finding> {
     found
 }
 
-fn memlock_finding(facts: &Facts) -> Finding {
+fn memlock_finding(facts: &Facts, rings: u64) -> Finding {
+    // Twice: an old process may still end while the new one starts.
+    let wanted = 2 * rings * facts.need;
     let (value, low) = match facts.memlock {
         Some((u64::MAX, _)) => ("unlimited".to_owned(), false),
-        Some((soft, _)) => (format!("{} KiB", soft / 1024), soft < MEMLOCK_ADVISED),
+        Some((soft, _)) => (format!("{} KiB", soft / 1024), soft < wanted),
         None => ("unknown".to_owned(), false),
     };
     if facts.ipc_lock {
@@ -261,10 +272,10 @@ fn memlock_finding(facts: &Facts) -> Finding {
     }
     let advice = low.then(|| {
         format!(
-            "rings count against it since Linux 6.14, about {} KiB for each reactor, all \
-             programs of the user together; set {} KiB or more: LimitMEMLOCK=, --ulimit memlock=",
-            MEMLOCK_NEED / 1024,
-            MEMLOCK_ADVISED / 1024
+            "rings count against it, about {} KiB for each of {rings} reactor(s), all programs \
+             of the user together; set {} KiB or more: LimitMEMLOCK=, --ulimit memlock=",
+            facts.need / 1024,
+            wanted.div_ceil(1024)
         )
     });
     finding("memlock", !low, value, advice)
@@ -304,6 +315,7 @@ mod tests {
             memlock: Some((65536, 65536)),
             ipc_lock: false,
             nofile: Some((1024, 20000)),
+            need: 1 << 20,
         }
     }
 
@@ -352,6 +364,7 @@ mod tests {
     #[test]
     fn report_names_what_to_change() {
         let granted = Granted {
+            min_wait: true,
             no_sqarray: true,
             no_iowait: false,
             ring_fd_registered: true,
@@ -359,19 +372,22 @@ mod tests {
             cq_entries: 16384,
         };
         let trial = Trial { granted: Some(granted), ..Trial::default() };
-        let bad: Vec<_> =
-            findings(&plain(), &trial).into_iter().filter(|of| !of.ok).map(|of| of.name).collect();
+        let bad: Vec<_> = findings(&plain(), 1, &trial)
+            .into_iter()
+            .filter(|of| !of.ok)
+            .map(|of| of.name)
+            .collect();
         assert_eq!(bad, ["io_uring no_iowait", "memlock"]);
         let refused = Trial { errno: libc::EPERM, ..Trial::default() };
-        let found = findings(&Facts { seccomp: Some(2), ..plain() }, &refused);
+        let found = findings(&Facts { seccomp: Some(2), ..plain() }, 1, &refused);
         let advice = found.iter().find(|of| of.name == "io_uring").and_then(|of| of.advice.clone());
         assert!(advice.is_some_and(|text| text.contains("seccomp")));
     }
 
     #[test]
     fn this_host_can_be_read() {
-        let facts = read_facts();
-        assert!(!facts.release.is_empty());
-        assert!(report().len() >= 4);
+        let settings = RingSettings::default();
+        assert!(!read_facts(&settings).release.is_empty());
+        assert!(report(&settings, 1).len() >= 4);
     }
 }

@@ -53,7 +53,7 @@ pub(super) struct Completion {
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Wait {
     No,
-    /// For one completion, at most so long.
+    /// For one completion (or as many as `set_gather` said), at most so long.
     For(Option<Duration>),
 }
 
@@ -186,15 +186,15 @@ impl Ring {
         let to_submit = self.kernel.sq.len() as u32;
         let timespec: Timespec;
         let mut args = SubmitArgs::new();
-        let want = match wait {
-            Wait::No => 0,
-            Wait::For(None) => 1,
-            Wait::For(Some(timeout)) => {
-                timespec = Timespec::from(timeout);
-                args = args.timespec(&timespec);
-                1
-            }
-        };
+        let mut want = u32::from(matches!(wait, Wait::For(_)));
+        if let Wait::For(Some(timeout)) = wait {
+            timespec = Timespec::from(timeout);
+            args = args.timespec(&timespec);
+        }
+        if let (Wait::For(_), Some(gather)) = (wait, self.gather) {
+            args = args.min_wait_usec(gather.limit.as_micros() as u32);
+            want = gather.events;
+        }
         self.counters.enters += 1;
         // SAFETY: the flags fit the argument (EXT_ARG, SubmitArgs), which lives until the return;
         // the entries submitted were made by `push`.

@@ -35,6 +35,14 @@ pub struct RingSettings {
     pub huge_pages: bool,
 }
 
+impl RingSettings {
+    /// With four completions for each submission: a multishot posts several.
+    pub fn new(entries: u32, buffer_size: u32, buffer_count: u16) -> RingSettings {
+        let cq_entries = entries.saturating_mul(4);
+        RingSettings { entries, cq_entries, buffer_size, buffer_count, huge_pages: true }
+    }
+}
+
 impl Default for RingSettings {
     fn default() -> RingSettings {
         RingSettings {
@@ -82,6 +90,8 @@ impl std::error::Error for RingError {}
 pub struct Granted {
     pub no_sqarray: bool,
     pub no_iowait: bool,
+    /// A wait for several events ends after a shorter time if there is one (kernel 6.12).
+    pub min_wait: bool,
     pub ring_fd_registered: bool,
     pub sq_entries: u32,
     pub cq_entries: u32,
@@ -116,12 +126,13 @@ impl Kernel {
         check(settings).map_err(RingError::Settings)?;
         let (ring, no_sqarray) = build_patiently(settings).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(0);
-            RingError::Setup { errno, text: probe::explain(errno, &probe::read_facts()) }
+            RingError::Setup { errno, text: probe::explain(errno, &probe::read_facts(settings)) }
         })?;
         let params = ring.params();
         let mut granted = Granted {
             no_sqarray,
             no_iowait: params.is_feature_no_iowait(),
+            min_wait: params.is_feature_min_timeout(),
             ring_fd_registered: false,
             sq_entries: params.sq_entries(),
             cq_entries: params.cq_entries(),
@@ -134,7 +145,7 @@ impl Kernel {
         Ok(Kernel { sq, cq, submitter, _owner: owner, granted })
     }
 
-    pub fn register(&self, buffers: &Buffers) -> Result<(), RingError> {
+    pub fn register(&self, buffers: &Buffers, settings: &RingSettings) -> Result<(), RingError> {
         // SAFETY: the mapping outlives the ring: `Ring` drops `Kernel` first, and leaks the
         // buffers if operations are left then.
         unsafe {
@@ -145,18 +156,18 @@ impl Kernel {
                 0,
             )
         }
-        .map_err(|error| buffers_error(&error))
+        .map_err(|error| buffers_error(&error, settings))
     }
 }
 
-pub(super) fn buffers_error(error: &io::Error) -> RingError {
+pub(super) fn buffers_error(error: &io::Error, settings: &RingSettings) -> RingError {
     let errno = error.raw_os_error().unwrap_or(0);
-    RingError::Buffers { errno, text: probe::explain(errno, &probe::read_facts()) }
+    RingError::Buffers { errno, text: probe::explain(errno, &probe::read_facts(settings)) }
 }
 
-pub(super) fn descriptor_error(error: &io::Error) -> RingError {
+pub(super) fn descriptor_error(error: &io::Error, settings: &RingSettings) -> RingError {
     let errno = error.raw_os_error().unwrap_or(0);
-    RingError::Descriptor { errno, text: probe::explain(errno, &probe::read_facts()) }
+    RingError::Descriptor { errno, text: probe::explain(errno, &probe::read_facts(settings)) }
 }
 
 fn check(settings: &RingSettings) -> Result<(), &'static str> {

@@ -1,9 +1,9 @@
-//! The topology thread: asks nodes for the map, broadcasts it to the reactors, hears their reports.
+//! The topology thread: asks nodes for the map, broadcasts it to the reactors, hears their
+//! reports.
 //!
 //! `start` begins it, `Report::Stop` ends it. Decisions are in `pool` and `schedule` (pure), talk
-//! with nodes in `talk`. Not here: signals (`main`), admin HTTP (to come, `admin`), data (`reactor`).
+//! with nodes in `talk`. Not here: signals (`main`), data (`reactor`).
 
-mod log;
 mod pool;
 mod resolve;
 mod schedule;
@@ -18,9 +18,9 @@ pub use settings::{PoolSettings, Secret, TopologySettings};
 
 use crate::cluster::{Endpoint, Topology};
 use crate::command::Learned;
+use crate::log::Log;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use log::Log;
-use pool::{Failure, Pool, Told};
+use pool::{Failure, Pool, Say, Told};
 use resolve::Resolver;
 use schedule::Target;
 use std::io;
@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use talk::Place;
 use tokio::sync::mpsc;
 
@@ -92,13 +92,14 @@ pub fn start(
     settings: TopologySettings,
     reports: Receiver<Report>,
     links: Vec<ReactorLink>,
+    log: Log,
 ) -> io::Result<JoinHandle<()>> {
     let (forward, inbox) = mpsc::channel(INBOX);
     let (began, beginning) = crossbeam_channel::bounded(1);
     let run = move || match tokio_uring::Runtime::new(&tokio_uring::builder()) {
         Ok(runtime) => {
             let _ = began.send(Ok(()));
-            runtime.block_on(Thread::new(settings, links).run(inbox));
+            runtime.block_on(Thread::new(settings, links, log).run(inbox));
         }
         Err(error) => drop(began.send(Err(error))),
     };
@@ -134,6 +135,12 @@ impl Clock {
     fn now_ms(self) -> u64 {
         u64::try_from(self.0.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
+
+    #[expect(clippy::disallowed_methods, reason = "for the lines of this thread's log")]
+    fn unix_us() -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    }
 }
 
 struct Thread {
@@ -160,7 +167,7 @@ enum Answer {
 }
 
 impl Thread {
-    fn new(settings: TopologySettings, links: Vec<ReactorLink>) -> Thread {
+    fn new(settings: TopologySettings, links: Vec<ReactorLink>, log: Log) -> Thread {
         let clock = Clock::start();
         let now = clock.now_ms();
         let pools = (0u16..).zip(&settings.pools);
@@ -174,7 +181,7 @@ impl Thread {
             links: links.into_iter().map(|link| Link { link, missed: false }).collect(),
             resolver: Resolver::new(clock),
             clock,
-            log: Log::default(),
+            log,
             out: Vec::new(),
         }
     }
@@ -184,6 +191,7 @@ impl Thread {
         loop {
             self.start_conversations(&answered);
             self.broadcast();
+            self.log.handle_time(Clock::unix_us());
             let wait = self.next_deadline().saturating_sub(self.clock.now_ms());
             tokio::select! {
                 report = inbox.recv() => match report {
@@ -247,7 +255,7 @@ impl Thread {
             | Report::NodeLost { pool, .. }
             | Report::WantRefresh { pool, .. } => *pool,
             Report::ReactorStopped { reactor } => {
-                self.log.warn(now, 0, "reactor", &format!("reactor {reactor} stopped"));
+                self.log.debug(Clock::unix_us(), "a reactor has ended", &[("reactor", reactor)]);
                 return;
             }
             Report::Stop => return,
@@ -261,10 +269,11 @@ impl Thread {
         let now = self.clock.now_ms();
         let (Answer::Map(index, _) | Answer::Commands(index, _)) = answer;
         let Some(pool) = self.pools.get_mut(index) else { return };
+        let mut say = Say { log: &mut self.log, unix_us: Clock::unix_us() };
         match answer {
-            Answer::Map(_, told) => pool.finish(told, now, &mut self.log, &mut self.out),
+            Answer::Map(_, told) => pool.finish(told, now, &mut say, &mut self.out),
             Answer::Commands(_, learned) => {
-                pool.finish_learning(learned, now, &mut self.log, &mut self.out);
+                pool.finish_learning(learned, &mut say, &mut self.out);
             }
         }
     }

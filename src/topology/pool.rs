@@ -3,13 +3,13 @@
 //!
 //! Not here: when to ask (`schedule`), asking and name resolution (`talk`, `resolve`).
 
-use super::log::Log;
 use super::schedule::{Known, Outcome, Schedule, Target};
 use super::settings::PoolSettings;
 use super::{Report, Update};
 use crate::cluster::{AddressMap, Choice, Endpoint, Node, SLOTS, SlotMap, Topology, Witnesses};
 use crate::command::Learned;
 use crate::limits::UNCONFIRMED_MAX;
+use crate::log::Log;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -43,8 +43,20 @@ pub(super) struct Failure {
     pub(super) reason: String,
 }
 
+/// The log, and the time that stands before its lines.
+pub(super) struct Say<'a> {
+    pub(super) log: &'a mut Log,
+    pub(super) unix_us: u64,
+}
+
+/// How long the same complaint about a node is not written again.
+const COMPLAINT_MS: u64 = 30_000;
+const COMPLAINTS_MAX: usize = 64;
+
 pub(super) struct Pool {
     index: u16,
+    /// For the log.
+    name: String,
     address_map: AddressMap,
     schedule: Schedule,
     current: Option<Arc<Topology>>,
@@ -63,6 +75,10 @@ pub(super) struct Pool {
     /// the next refresh, after the one going on.
     unconfirmed: Vec<Endpoint>,
     confirming: Vec<Endpoint>,
+    /// What was written of nodes that did not answer, and until when it is not written again.
+    complaints: Vec<(String, u64)>,
+    /// What was last written about the map.
+    doubted: Option<&'static str>,
 }
 
 impl Pool {
@@ -70,6 +86,7 @@ impl Pool {
         let (interval, seeds) = (settings.refresh_interval_ms, settings.seeds.len());
         Pool {
             index,
+            name: settings.name.clone(),
             address_map: settings.address_map.clone(),
             schedule: Schedule::new(interval, seeds, seed, now),
             current: None,
@@ -82,6 +99,8 @@ impl Pool {
             to_learn: false,
             unconfirmed: Vec::new(),
             confirming: Vec::new(),
+            complaints: Vec::new(),
+            doubted: None,
         }
     }
 
@@ -145,14 +164,14 @@ impl Pool {
         &mut self,
         told: Result<Told, Failure>,
         now: u64,
-        log: &mut Log,
+        say: &mut Say,
         out: &mut Vec<Update>,
     ) {
         let answered = told.is_ok();
         let (outcome, settled) = match told {
-            Ok(told) => self.judge(told, now, log, out),
+            Ok(told) => self.judge(told, now, say, out),
             Err(failure) => {
-                log.warn(now, self.index, "refresh", &failure.reason);
+                self.complain(failure.reason, now, say);
                 let outcome =
                     if failure.connected { Outcome::Failed } else { Outcome::Unreachable };
                 (outcome, false)
@@ -184,19 +203,67 @@ impl Pool {
     pub(super) fn finish_learning(
         &mut self,
         learned: Result<Learned, Failure>,
-        now: u64,
-        log: &mut Log,
+        say: &mut Say,
         out: &mut Vec<Update>,
     ) {
         match learned {
             Ok(learned) => {
-                let message = format!("{} commands that only the nodes know", learned.len());
-                log.info(now, self.index, "learned", &message);
+                let fields = [("pool", &self.name as _), ("commands", &learned.len() as _)];
+                say.log.info(say.unix_us, "commands learned from the nodes", &fields);
                 let learned = Arc::new(learned);
                 self.learned = Some(Arc::clone(&learned));
                 out.push(Update::Learned { pool: self.index, learned });
             }
-            Err(failure) => log.warn(now, self.index, "learn", &failure.reason),
+            Err(failure) => {
+                let fields = [("pool", &self.name as _), ("why", &failure.reason as _)];
+                say.log.warn(say.unix_us, "a node did not tell its commands", &fields);
+            }
+        }
+    }
+
+    /// A node did not answer. While nobody does, each complaint is written now and then.
+    fn complain(&mut self, reason: String, now: u64, say: &mut Say) {
+        self.complaints.retain(|&(_, until)| until > now);
+        let fields = [("pool", &self.name as _), ("why", &reason as _)];
+        let message = "a node did not tell the slot map";
+        if self.complaints.iter().any(|(written, _)| *written == reason) {
+            return say.log.debug(say.unix_us, message, &fields);
+        }
+        say.log.warn(say.unix_us, message, &fields);
+        self.complaints.truncate(COMPLAINTS_MAX - 1);
+        self.complaints.push((reason, now.saturating_add(COMPLAINT_MS)));
+    }
+
+    fn tell_map(&self, map: &Topology, teller: &str, say: &mut Say) {
+        let sick = map.nodes.iter().filter(|node| !node.healthy).count();
+        let unresolved = map.nodes.iter().filter(|node| node.address.is_none()).count();
+        say.log.info(
+            say.unix_us,
+            "slot map taken",
+            &[
+                ("pool", &self.name),
+                ("version", &map.version),
+                ("told_by", &teller),
+                ("nodes", &map.nodes.len()),
+                ("primaries", &map.primaries().count()),
+                ("slots", &map.covered()),
+                ("epoch", &map.epoch),
+                ("sick", &sick),
+                ("unresolved", &unresolved),
+            ],
+        );
+    }
+
+    /// Writes what the map lacks, when that has changed.
+    fn tell_doubt(&mut self, doubt: Option<&'static str>, say: &mut Say) {
+        if std::mem::replace(&mut self.doubted, doubt) == doubt {
+            return;
+        }
+        let why = doubt.unwrap_or("every slot has a healthy owner");
+        let fields = [("pool", &self.name as _), ("why", &why as _)];
+        match doubt {
+            Some(_) => say.log.warn(say.unix_us, "the slot map is in doubt", &fields),
+            None => say.log.info(say.unix_us, "the slot map is sound again", &fields),
         }
     }
 
@@ -257,7 +324,7 @@ impl Pool {
         &mut self,
         told: Told,
         now: u64,
-        log: &mut Log,
+        say: &mut Say,
         out: &mut Vec<Update>,
     ) -> (Outcome, bool) {
         let Told { topology, ok, teller } = told;
@@ -265,7 +332,7 @@ impl Pool {
         let outcome = match choice {
             Choice::Adopt(topology) => {
                 self.patched_at = None;
-                log.info(now, self.index, "map", &describe(&topology, &teller));
+                self.tell_map(&topology, &teller, say);
                 self.announce(topology, out);
                 Outcome::Changed
             }
@@ -274,14 +341,14 @@ impl Pool {
                 Outcome::Same
             }
             Choice::Reject(reason) => {
-                log.warn(now, self.index, "reject", &format!("the map of {teller}: {reason}"));
+                let fields =
+                    [("pool", &self.name as _), ("node", &teller as _), ("why", &reason as _)];
+                say.log.warn(say.unix_us, "a slot map was not taken", &fields);
                 return (Outcome::Failed, false);
             }
         };
         let doubt = if ok { self.doubt(now) } else { Some("the cluster's state is not ok") };
-        if let Some(doubt) = doubt {
-            log.warn(now, self.index, "unsettled", doubt);
-        }
+        self.tell_doubt(doubt, say);
         (outcome, doubt.is_none())
     }
 
@@ -329,18 +396,4 @@ impl Pool {
         self.current = Some(Arc::clone(&topology));
         out.push(Update::Map { pool: self.index, topology });
     }
-}
-
-fn describe(topology: &Topology, teller: &str) -> String {
-    let primaries = topology.primaries().count();
-    let sick = topology.nodes.iter().filter(|node| !node.healthy).count();
-    let unresolved = topology.nodes.iter().filter(|node| node.address.is_none()).count();
-    format!(
-        "version {} told by {teller}: {} nodes, {primaries} with slots, {sick} sick, \
-         {unresolved} without an address, {} of 16384 slots, epoch {}",
-        topology.version,
-        topology.nodes.len(),
-        topology.covered(),
-        topology.epoch
-    )
 }

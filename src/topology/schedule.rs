@@ -46,8 +46,9 @@ pub enum Outcome {
 }
 
 /// The timing of one pool. One conversation at a time, `REFRESH_GAP_MS` apart with jitter, up to
-/// `REFRESH_GAP_MS_MAX` apart while refreshes are wished for and bring no news. A refresh is a round:
-/// whom it asks is drawn at its start, and the next is asked when one fails. Times in milliseconds.
+/// `REFRESH_GAP_MS_MAX` apart while refreshes are wished for and bring no news. A refresh is a
+/// round: whom it asks is drawn at its start, and the next is asked when one fails. Times in
+/// milliseconds.
 #[derive(Debug)]
 pub struct Schedule {
     interval: u64,

@@ -15,6 +15,8 @@ pub struct TopologySettings {
 /// One cluster.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
+    /// For the log.
+    pub name: String,
     /// Names, kept as names: they are resolved anew each time one is asked.
     pub seeds: Vec<Endpoint>,
     /// With which we log in to nodes. Without a password nobody logs in.
@@ -25,13 +27,15 @@ pub struct PoolSettings {
     pub refresh_interval_ms: u64,
     /// Milliseconds.
     pub connect_timeout_ms: u64,
-    /// For a whole conversation once connected, milliseconds; `limits::CONVERSATION_MS_MAX` at most.
+    /// For a whole conversation once connected, milliseconds; at most
+    /// `limits::CONVERSATION_MS_MAX`.
     pub request_timeout_ms: u64,
 }
 
 impl Default for PoolSettings {
     fn default() -> PoolSettings {
         PoolSettings {
+            name: "default".to_string(),
             seeds: Vec::new(),
             user: None,
             password: None,

@@ -1,12 +1,12 @@
 //! Tests of one pool with virtual time: what reports and answers lead to.
 
-use super::log::Log;
-use super::pool::{Failure, Pool, Told};
+use super::pool::{Failure, Pool, Say, Told};
 use super::schedule::Target;
 use super::settings::PoolSettings;
 use super::{Report, Update};
 use crate::cluster::{AddressMap, Endpoint, Node, Role, SLOTS, Topology};
 use crate::command::Learned;
+use crate::log::Log;
 use std::net::SocketAddr;
 
 fn address(port: u16) -> SocketAddr {
@@ -48,7 +48,7 @@ impl Rig {
         let address_map = AddressMap::new([("outer:*", "10.0.0.1:*")]).unwrap();
         let seeds = vec![place(1)];
         let settings = PoolSettings { seeds, address_map, ..PoolSettings::default() };
-        Rig { pool: Pool::new(0, &settings, 1, 0), log: Log::default() }
+        Rig { pool: Pool::new(0, &settings, 1, 0), log: Log::silent() }
     }
 
     /// With a map of nodes 1, 2 and 3, known since time 0.
@@ -65,7 +65,8 @@ impl Rig {
 
     fn finish(&mut self, told: Result<Told, Failure>, now: u64) -> Vec<String> {
         let mut out = Vec::new();
-        self.pool.finish(told, now, &mut self.log, &mut out);
+        let mut say = Say { log: &mut self.log, unix_us: 0 };
+        self.pool.finish(told, now, &mut say, &mut out);
         out.iter().map(show).collect()
     }
 
@@ -223,11 +224,13 @@ fn commands_are_asked_for_once_and_again_only_if_that_failed() {
     assert_eq!(rig.pool.start_learning(), None);
     let refused = Err(Failure { connected: true, reason: "NOPERM".into() });
     let mut out = Vec::new();
-    rig.pool.finish_learning(refused, 0, &mut rig.log, &mut out);
+    let mut say = Say { log: &mut rig.log, unix_us: 0 };
+    rig.pool.finish_learning(refused, &mut say, &mut out);
     rig.pool.start(20_000);
     rig.answer(map(&[1, 2, 3]), 20_000);
     assert_eq!(rig.pool.start_learning(), Some(address(1)));
-    rig.pool.finish_learning(Ok(Learned::default()), 20_000, &mut rig.log, &mut out);
+    let mut say = Say { log: &mut rig.log, unix_us: 0 };
+    rig.pool.finish_learning(Ok(Learned::default()), &mut say, &mut out);
     assert_eq!(out.iter().map(show).collect::<Vec<_>>(), ["learned 0"]);
     rig.pool.start(40_000);
     rig.answer(map(&[1, 2, 3]), 40_000);

@@ -166,7 +166,7 @@ impl Rig {
         });
         let links = vec![ReactorLink { updates: outbox, wake }];
         let settings = TopologySettings { pools: vec![pool], seed: 7 };
-        let handle = Some(start(settings, inbox, links).unwrap());
+        let handle = Some(start(settings, inbox, links, crate::log::Log::silent()).unwrap());
         Rig { reports, updates, woken, handle }
     }
 
@@ -397,7 +397,7 @@ fn a_reactor_that_had_no_room_gets_the_whole_map_later() {
     let links = vec![ReactorLink { updates: outbox, wake: Box::new(|| ()) }];
     let pool = PoolSettings { seeds: vec![good.seed()], ..PoolSettings::default() };
     let settings = TopologySettings { pools: vec![pool], seed: 7 };
-    let handle = start(settings, inbox, links).unwrap();
+    let handle = start(settings, inbox, links, crate::log::Log::silent()).unwrap();
     while good.asked() == 0 {
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -57,8 +57,6 @@ pub struct Identity {
     pub reactors: u32,
     /// Seconds after which an idle client is closed; 0: never.
     pub idle_timeout_s: u32,
-    /// Bytes that the proxy may use; 0: no limit.
-    pub memory_budget: u64,
     /// As `uname` says it, e.g. `Linux 6.18.0 x86_64`.
     pub os: Box<str>,
     pub executable: Box<str>,
@@ -108,14 +106,24 @@ pub struct Totals {
     pub backends: u64,
     pub backends_private: u64,
     pub requests_in_flight: u64,
-    pub redirects_moved: u64,
-    pub redirects_ask: u64,
+    /// MOVED and ASK.
+    pub redirects: u64,
     pub retries: u64,
     pub timeouts: u64,
     pub backends_lost: u64,
-    pub topology_refreshes: u64,
     /// Requests that were cut by slot.
     pub splits: u64,
+    /// Sends to nodes and to clients: how well requests and replies are batched.
+    pub sends_to_nodes: u64,
+    pub sends_to_clients: u64,
+    /// Calls of io_uring_enter, and what they brought.
+    pub ring_enters: u64,
+    pub ring_completions: u64,
+    pub fence_breaches: u64,
+    /// Of samples since the process started, µs.
+    pub latency_p50_us: u64,
+    pub latency_p99_us: u64,
+    pub latency_p999_us: u64,
 }
 
 /// What an answer may depend on besides the request and its client.

@@ -792,7 +792,6 @@ impl Bench {
             process_id: 4711,
             reactors: 2,
             idle_timeout_s: 0,
-            memory_budget: 0,
             os: "Linux 6.18.0 x86_64".into(),
             executable: "/usr/bin/ringway".into(),
             config_file: "".into(),

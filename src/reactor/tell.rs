@@ -1,0 +1,174 @@
+//! What a reactor tells: lines for its log, counters for the others, sums for its proxies.
+//!
+//! Not here: what is counted when (`proxy`, `ring`), how lines are written (`log`).
+
+use super::{TOTALS_EVERY_MS, Worker};
+use crate::metrics::{self, Board, Counter};
+use crate::proxy::local::Totals;
+use crate::proxy::{self, Note};
+
+impl Worker {
+    /// The first line of its log: where it listens and what the kernel granted.
+    pub(super) fn tell_start(&mut self, cpu: Option<core_affinity::CoreId>) {
+        let addresses: Vec<String> = (0..self.listeners.len() as u32)
+            .filter_map(|listener| self.ring.listener_address(listener))
+            .map(|address| address.to_string())
+            .collect();
+        let granted = self.ring.granted();
+        let cpu = cpu.map_or("any".to_string(), |cpu| cpu.id.to_string());
+        let entries = format!("{}/{}", granted.sq_entries, granted.cq_entries);
+        self.log.info(
+            self.now.unix_us,
+            "listening",
+            &[
+                ("addresses", &addresses.join(",")),
+                ("cpu", &cpu),
+                ("ring", &entries),
+                ("no_sqarray", &granted.no_sqarray),
+                ("no_iowait", &granted.no_iowait),
+                ("registered", &granted.ring_fd_registered),
+            ],
+        );
+    }
+
+    /// What the proxy has to say to people.
+    #[cold]
+    pub(super) fn tell(&mut self, pool: usize, note: &Note) {
+        let now = self.now.unix_us;
+        let pool = ("pool", &self.names[pool] as _);
+        let log = &mut self.log;
+        match note {
+            Note::BackendLost { address, why } => {
+                log.warn(now, "lost a node", &[pool, ("node", address), ("why", why)]);
+            }
+            Note::LoginRefused { address, error } => {
+                log.error(now, "refused by a node", &[pool, ("node", address), ("said", error)]);
+            }
+            Note::FenceBreach { address } => {
+                let why = "a script sent other frames than one reply";
+                log.warn(now, "fence held", &[pool, ("node", address), ("why", &why)]);
+            }
+            Note::ProtocolError { peer, text } => {
+                log.info(now, "no request", &[pool, ("client", peer), ("why", text)]);
+            }
+            Note::ClientClosed { peer, why } => {
+                log.info(now, "client closed", &[pool, ("client", peer), ("why", why)]);
+            }
+        }
+    }
+
+    pub(super) fn clients_open(&self) -> u64 {
+        self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum()
+    }
+
+    /// The last line of its log.
+    pub(super) fn tell_end(&mut self) {
+        let commands: u64 = self.proxies.iter().map(|proxy| proxy.tally.commands).sum();
+        let cut = self.clients_open();
+        let fields = [("clients_cut", &cut as _), ("commands_served", &commands as _)];
+        match cut {
+            0 => self.log.info(self.now.unix_us, "drained", &fields),
+            _ => self.log.warn(self.now.unix_us, "drain timed out", &fields),
+        }
+    }
+
+    /// Shows this reactor's counters, and tells its proxies the sums of all.
+    pub(super) fn publish(&mut self) {
+        let ring = self.ring.counters();
+        self.log.handle_time(self.now.unix_us);
+        if ring.enobufs > self.enobufs_told {
+            let times = ring.enobufs - self.enobufs_told;
+            self.enobufs_told = ring.enobufs;
+            let remedy = "a higher receive_buffer_count";
+            let fields = [("times", &times as _), ("remedy", &remedy as _)];
+            self.log.debug(self.now.unix_us, "receive buffers ran out", &fields);
+        }
+        let counters = &mut self.counters;
+        let mut sums = proxy::Tally::default();
+        let (mut clients, mut backends, mut requests) = (0, 0, 0);
+        for proxy in &self.proxies {
+            sums.add(&proxy.tally);
+            clients += proxy.clients_open() as u64;
+            backends += proxy.backends_connected() as u64;
+            requests += proxy.requests_open() as u64;
+        }
+        let values = [
+            (Counter::ClientsConnected, clients),
+            (Counter::ClientsTotal, sums.clients_total),
+            (Counter::ClientsRejected, sums.clients_refused),
+            (Counter::ClientsClosedByLimit, sums.clients_over_limit),
+            (Counter::ClientBytesIn, sums.bytes_from_clients),
+            (Counter::ClientBytesOut, sums.bytes_to_clients),
+            (Counter::BackendsConnected, backends),
+            (Counter::BackendsTotal, sums.backend_connects),
+            (Counter::BackendsLost, sums.backend_failures),
+            (Counter::BackendBytesIn, sums.bytes_from_nodes),
+            (Counter::BackendBytesOut, sums.bytes_to_nodes),
+            (Counter::RequestsInFlight, requests),
+            (Counter::Commands, sums.commands),
+            (Counter::CommandsLocal, sums.commands_local),
+            (Counter::Splits, sums.splits),
+            (Counter::Redirects, sums.redirects),
+            (Counter::Retries, sums.retries),
+            (Counter::FenceBreaches, sums.fence_breaches),
+            (Counter::ErrorsProtocol, sums.protocol_errors),
+            (Counter::ErrorsTimeout, sums.timeouts),
+            (Counter::ErrorsLost, sums.lost),
+            (Counter::ErrorsReplied, sums.error_replies),
+            (Counter::ErrorsCrossSlot, sums.crossslot),
+            (Counter::ErrorsNodeProtocol, sums.backend_surprises),
+            (Counter::Turns, self.turns),
+            (Counter::Enters, ring.enters),
+            (Counter::Completions, ring.completions),
+            (Counter::CompletionsStale, ring.stale),
+            (Counter::BuffersExhausted, ring.enobufs),
+            (Counter::ReceivesRearmed, ring.rearms),
+            (Counter::BusyPollHits, ring.spin_hits),
+        ];
+        for (counter, value) in values {
+            counters.set(counter, value);
+        }
+        if let Some(published) = self.board.get(usize::from(self.index)) {
+            counters.publish(published);
+        }
+        if self.now.ms >= self.totals_ms + TOTALS_EVERY_MS {
+            self.totals = totals_of(&self.board, &self.totals, self.now.ms - self.totals_ms);
+            self.totals_ms = self.now.ms;
+            for proxy in &mut self.proxies {
+                proxy.handle_totals(self.totals);
+            }
+        }
+    }
+}
+
+/// What INFO says of the whole process.
+fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
+    let sums = metrics::totals(board);
+    let value = |counter| sums.value(counter);
+    let rate = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms.max(1);
+    Totals {
+        clients: value(Counter::ClientsConnected),
+        connections_accepted: value(Counter::ClientsTotal),
+        connections_rejected: value(Counter::ClientsRejected),
+        commands: value(Counter::Commands),
+        error_replies: value(Counter::ErrorsReplied),
+        protocol_errors: value(Counter::ErrorsProtocol),
+        bytes_in: value(Counter::ClientBytesIn),
+        bytes_out: value(Counter::ClientBytesOut),
+        backends: value(Counter::BackendsConnected),
+        requests_in_flight: value(Counter::RequestsInFlight),
+        redirects: value(Counter::Redirects),
+        retries: value(Counter::Retries),
+        timeouts: value(Counter::ErrorsTimeout),
+        backends_lost: value(Counter::BackendsLost),
+        splits: value(Counter::Splits),
+        fence_breaches: value(Counter::FenceBreaches),
+        commands_per_second: rate(value(Counter::Commands), before.commands),
+        bytes_in_per_second: rate(value(Counter::ClientBytesIn), before.bytes_in),
+        bytes_out_per_second: rate(value(Counter::ClientBytesOut), before.bytes_out),
+        latency_p50_us: sums.latency_us(0.5),
+        latency_p99_us: sums.latency_us(0.99),
+        latency_p999_us: sums.latency_us(0.999),
+        ..Totals::default()
+    }
+}

@@ -1,0 +1,22 @@
+//! The cases of `research/user-demand.md` section 2, as tests: P (protocol), S (splitting), F
+//! (pipelines and slow readers), C (cluster faults), A (connection state). P8, and all of P against
+//! a server, are in `tests/conformance`.
+//!
+//! Not here: single-slot commands (`tests/conformance`), client libraries (`tests/clients`).
+#![allow(clippy::disallowed_methods)]
+
+mod bench;
+mod fakes;
+mod faults;
+mod fence;
+mod flow;
+mod load;
+mod login;
+mod moves;
+mod program;
+mod protocol;
+mod retries;
+mod session;
+mod splitting;
+#[path = "../support/mod.rs"]
+mod support;

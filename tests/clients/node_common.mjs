@@ -1,0 +1,36 @@
+// What both Node clients check with. Not here: any client.
+import assert from 'node:assert/strict';
+
+export const port = Number(process.argv[2]);
+
+export function check(what, got, expected) {
+  assert.deepEqual(got, expected, what);
+}
+
+// Plain objects and maps, whatever prototype a client gives them.
+export function plain(value) {
+  return value instanceof Map ? Object.fromEntries(value) : { ...value };
+}
+
+export async function checkRejects(what, promise, pattern) {
+  await assert.rejects(promise, (error) => {
+    assert.match(String(error.message), pattern, what);
+    return true;
+  }, what);
+}
+
+// Ends the process with the outcome; never hangs.
+export function run(name, steps) {
+  const timer = setTimeout(() => {
+    console.error(`${name}: no end after 60 s`);
+    process.exit(2);
+  }, 60_000);
+  steps().then(() => {
+    clearTimeout(timer);
+    console.log(`${name} ok`);
+    process.exit(0);
+  }, (error) => {
+    console.error(error);
+    process.exit(1);
+  });
+}

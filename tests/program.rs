@@ -1,0 +1,369 @@
+//! The program as its user meets it: arguments, mistakes, refusals, signals, exit codes, logs, several clusters.
+//!
+//! Not here: what commands answer (`cases`, `conformance`), single options (`config`'s own tests).
+#![allow(clippy::disallowed_methods)]
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::io::Read;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::cluster::{Cluster, Flavour};
+use support::ports::free_port;
+use support::process::{Folder, Process};
+use support::proxy::{Proxy, Settings, program};
+use support::{millis, seconds, wait_until};
+
+/// Runs the program to its end, which must come by itself.
+fn run(args: &[&str]) -> Output {
+    command(&program()).args(args).output().expect("the program starts")
+}
+
+fn command(program: &Path) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("20").arg(program).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("RINGWAY_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs it and compares the exit code and everything on stderr.
+#[track_caller]
+fn check(args: &[&str], code: i32, expected: &str) {
+    let output = run(args);
+    assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
+    assert_eq!(output.status.code(), Some(code));
+}
+
+/// Its stderr holds all of `parts`.
+#[track_caller]
+fn check_has(output: &Output, code: i32, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    for part in parts {
+        assert!(said.contains(part), "no {part:?} in {said}");
+    }
+    assert_eq!(output.status.code(), Some(code), "{said}");
+}
+
+// --- arguments and mistakes -------------------------------------------------------------------------------------
+
+#[test]
+fn help_and_version_go_to_stdout() {
+    let help = run(&["--help"]);
+    let text = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert!(text.starts_with("Ringway: ") && text.contains("--listen IP:PORT"), "{text}");
+    assert!(help.status.success() && help.stderr.is_empty());
+    let version = run(&["--version"]);
+    let expected = format!("ringway {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(String::from_utf8_lossy(&version.stdout), expected);
+    assert!(version.status.success());
+}
+
+#[test]
+fn start_without_anything_says_what_is_missing() {
+    check(
+        &[],
+        2,
+        "ringway: 2 mistakes in the configuration:\n\
+         \x20 listen: missing; give --listen IP:PORT, where clients connect\n\
+         \x20 nodes: missing; give --node HOST:PORT, once or more: some nodes of the cluster\n\
+         'ringway --help' lists every option with its range.\n",
+    );
+}
+
+#[test]
+fn mistakes_are_told_at_once_and_by_line() {
+    let folder = Folder::new("mistakes");
+    let file = folder.file("ringway.toml");
+    let text = "maxclients = \"many\"\nreactor = 2\n\n[[pool]]\nlisten = \"0.0.0.0:6379\"\n\
+                password = 5\nnodes = [\"redis://a:7000\"]\nfence_lanes = 0\n";
+    std::fs::write(&file, text).unwrap();
+    let at = file.display();
+    check(
+        &["--config", &at.to_string(), "--bussy-poll-us=1"],
+        2,
+        &format!(
+            "ringway: 6 mistakes in the configuration:\n\
+             \x20 --bussy-poll-us: no such option; did you mean --busy-poll-us?\n\
+             \x20 {at}:1: maxclients = \"many\": wants a number from 1 to 1000000\n\
+             \x20 {at}:2: reactor: no such option; did you mean reactors?\n\
+             \x20 {at}:6: password: wants a text of 1 to 512 bytes (in quotes in the file)\n\
+             \x20 {at}:7: nodes = \"redis://a:7000\": wants HOST:PORT (a name or an address, no URL); \
+             several with commas\n\
+             \x20 {at}:8: fence_lanes = \"0\": wants a number from 1 to 64\n\
+             'ringway --help' lists every option with its range.\n"
+        ),
+    );
+}
+
+#[test]
+fn check_ends_with_its_verdict() {
+    let output = run(&["check"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let ready = text.lines().last().unwrap_or_default().starts_with("Ready");
+    assert_eq!(output.status.code(), Some(if ready { 0 } else { 1 }), "{text}");
+    assert!(text.contains("io_uring") && text.contains("open files"), "{text}");
+}
+
+#[test]
+fn port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(&["--listen", &address, "--node", "127.0.0.1:1", "--reactors", "1"]);
+    check_has(&output, 1, &["ringway: cannot listen on", &address, "in use"]);
+}
+
+#[test]
+fn cpu_that_is_not_ours_is_named() {
+    let output = run(&["--listen", "127.0.0.1:9", "--node", "127.0.0.1:1", "--cpus", "1000"]);
+    check_has(&output, 1, &["CPU 1000 is not among those that the process may use"]);
+}
+
+// --- io_uring refused -------------------------------------------------------------------------------------------
+
+/// Installs a seccomp filter that answers io_uring_setup with an errno, and becomes the program.
+const UNDER_SECCOMP: &str = "
+import ctypes, os, sys
+class Code(ctypes.Structure):
+    _fields_ = [('code', ctypes.c_uint16), ('jt', ctypes.c_uint8),
+                ('jf', ctypes.c_uint8), ('k', ctypes.c_uint32)]
+class Filter(ctypes.Structure):
+    _fields_ = [('len', ctypes.c_uint16), ('codes', ctypes.POINTER(Code))]
+# Load the number of the call; if it is 425 (io_uring_setup) return the errno, else allow.
+codes = (Code * 4)(Code(0x20, 0, 0, 0), Code(0x15, 0, 1, 425),
+                   Code(0x06, 0, 0, 0x00050000 | int(sys.argv[1])), Code(0x06, 0, 0, 0x7fff0000))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Filter(4, codes))) == 0
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+fn run_under_seccomp(errno: &str, args: &[&str]) -> Output {
+    let mut command = command(Path::new("python3"));
+    command.args(["-c", UNDER_SECCOMP, errno]).arg(program()).args(args);
+    command.output().expect("python3 starts")
+}
+
+/// Enough to start; nobody gets as far as listening.
+const START: [&str; 6] = ["--listen", "127.0.0.1:9", "--node", "127.0.0.1:1", "--reactors", "1"];
+
+#[test]
+fn seccomp_that_refuses_io_uring_is_named_with_its_remedy() {
+    for (errno, name) in [("1", "EPERM"), ("38", "ENOSYS")] {
+        let output = run_under_seccomp(errno, &START);
+        check_has(&output, 1, &["cannot set up io_uring", "seccomp", name, "--security-opt"]);
+        let checked = run_under_seccomp(errno, &["check"]);
+        let text = String::from_utf8_lossy(&checked.stdout).into_owned();
+        assert!(text.contains("FAIL  io_uring") && text.contains("Not ready: 1 fault"), "{text}");
+        assert_eq!(checked.status.code(), Some(1));
+    }
+}
+
+/// Root only: another user must be become.
+#[test]
+fn locked_memory_that_does_not_suffice_is_named_with_its_remedy() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: not root");
+        return;
+    }
+    // Where any user may read it.
+    let folder = Folder::new("memlock");
+    let copy = folder.file("ringway");
+    std::fs::copy(program(), &copy).unwrap();
+    let mut command = command(Path::new("setpriv"));
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);
+    command.args(["prlimit", "--memlock=0:0"]).arg(copy).args(START);
+    let output = command.output().expect("setpriv starts");
+    check_has(&output, 1, &["locked memory is limited to 0 KiB", "LimitMEMLOCK", "each reactor"]);
+}
+
+// --- without a cluster ------------------------------------------------------------------------------------------
+
+#[test]
+fn seeds_that_do_not_answer_are_tried_again_and_clients_get_an_error() {
+    let seed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = seed.local_addr().unwrap().to_string();
+    let mut proxy = Proxy::start_at(&[&address], &Settings::default());
+    let mut client = proxy.client();
+    assert_eq!(client.run("PING").text(), "PONG");
+    client.send(&support::client::request(&["GET", "a"]));
+    for _ in 0..3 {
+        // Each attempt is hung up on.
+        drop(seed.accept().unwrap());
+    }
+    let start = Instant::now();
+    let reply = client.read().text();
+    assert!(reply.contains("CLUSTERDOWN"), "{reply}");
+    assert!(start.elapsed() < seconds(6));
+    proxy.expect_alive();
+    assert!(proxy.log().contains("did not tell the slot map"), "{}", proxy.log());
+}
+
+#[test]
+fn one_cluster_found_late_is_served() {
+    // Nobody listens at the first seed, ever; the second comes to life.
+    let cluster = Cluster::three(Flavour::Redis);
+    let seeds = [format!("127.0.0.1:{}", free_port()), cluster.nodes[1].address()];
+    cluster.nodes[1].process.stop();
+    let proxy = Proxy::start_at(&seeds, &Settings::default());
+    std::thread::sleep(millis(300));
+    cluster.nodes[1].process.resume();
+    let key = cluster.key_on(0, "late");
+    wait_until(seconds(10), "the cluster to be served", || {
+        proxy.client().run(&format!("SET {key} v")).text() == "OK"
+    });
+}
+
+// --- signals ----------------------------------------------------------------------------------------------------
+
+#[test]
+fn first_sigterm_answers_what_is_in_flight_and_ends_with_0() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut proxy = Proxy::start(&cluster);
+    let key = cluster.key_on(0, "drain");
+    let (mut busy, mut idle) = (proxy.client(), proxy.client());
+    assert_eq!(busy.run(&format!("SET {key} v")).text(), "OK");
+    assert_eq!(idle.run("PING").text(), "PONG");
+    cluster.nodes[0].process.stop();
+    busy.send(&support::client::request(&["GET", &key]));
+    wait_until(seconds(5), "the request to be on its way", || {
+        idle.run("INFO ringway").text().contains("requests_in_flight:1")
+    });
+    proxy.process.terminate();
+    idle.expect_closed();
+    wait_until(seconds(1), "the door to be shut", || {
+        support::client::Client::try_connect(proxy.port).is_err()
+    });
+    assert!(proxy.process.is_running());
+    cluster.nodes[0].process.resume();
+    assert_eq!(busy.read().text(), "\"v\"");
+    busy.expect_closed();
+    let status = proxy.process.wait(seconds(5)).expect("ends");
+    assert_eq!(status.code(), Some(0), "{}", proxy.log());
+    assert!(proxy.log().contains("drained clients_cut=0"), "{}", proxy.log());
+}
+
+#[test]
+fn second_sigterm_ends_at_once_with_1() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut proxy = Proxy::start(&cluster);
+    let key = cluster.key_on(0, "drain");
+    let mut busy = proxy.client();
+    assert_eq!(busy.run(&format!("SET {key} v")).text(), "OK");
+    cluster.nodes[0].process.stop();
+    busy.send(&support::client::request(&["GET", &key]));
+    std::thread::sleep(millis(100));
+    proxy.process.terminate();
+    assert!(proxy.process.wait(millis(400)).is_none(), "it waits for the answer");
+    proxy.process.terminate();
+    let status = proxy.process.wait(seconds(2)).expect("ends");
+    assert_eq!(status.code(), Some(1), "{}", proxy.log());
+    assert!(proxy.log().contains("second signal"), "{}", proxy.log());
+    cluster.nodes[0].process.resume();
+}
+
+#[test]
+fn drain_that_takes_too_long_is_cut() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut proxy = Proxy::start_with(&cluster, &Settings::args(&["--drain-timeout-ms", "300"]));
+    let key = cluster.key_on(0, "drain");
+    let mut busy = proxy.client();
+    cluster.nodes[0].process.stop();
+    busy.send(&support::client::request(&["GET", &key]));
+    std::thread::sleep(millis(100));
+    proxy.process.terminate();
+    let status = proxy.process.wait(seconds(3)).expect("ends");
+    assert_eq!(status.code(), Some(0), "{}", proxy.log());
+    assert!(proxy.log().contains("drain timed out clients_cut=1"), "{}", proxy.log());
+    cluster.nodes[0].process.resume();
+}
+
+// --- several clusters, and the log ------------------------------------------------------------------------------
+
+#[test]
+fn two_pools_serve_two_clusters() {
+    let clusters = [Cluster::three(Flavour::Redis), Cluster::three(Flavour::Redis)];
+    let ports = [free_port(), free_port()];
+    let folder = Folder::new("pools");
+    let pool = |i: usize| {
+        let node = clusters[i].nodes[i].address();
+        format!(
+            "[[pool]]\nname = \"p{i}\"\nlisten = \"127.0.0.1:{}\"\nnodes = {node:?}\n",
+            ports[i]
+        )
+    };
+    let file = folder.file("ringway.toml");
+    std::fs::write(&file, format!("reactors = 1\n\n{}\n{}", pool(0), pool(1))).unwrap();
+    let args = ["--config".to_string(), file.display().to_string()];
+    let mut process = Process::start(&program(), &args, &folder.file("log"));
+    for (i, &port) in ports.iter().enumerate() {
+        let value = format!("\"of {i}\"");
+        let served = || {
+            let mut client = support::client::Client::try_connect(port).ok()?;
+            client.try_call(&["SET", "who", &format!("of {i}")]).ok().map(|reply| reply.text())
+        };
+        wait_until(seconds(10), "a pool to serve", || served().as_deref() == Some("OK"));
+        assert_eq!(support::client::Client::connect(port).run("GET who").text(), value);
+    }
+    for (i, &port) in ports.iter().enumerate() {
+        let mut client = support::client::Client::connect(port);
+        assert_eq!(client.run("GET who").text(), format!("\"of {i}\""));
+        assert_eq!(client.run("DBSIZE").text(), "1");
+    }
+    process.terminate();
+    assert_eq!(process.wait(seconds(5)).and_then(|status| status.code()), Some(0));
+}
+
+#[test]
+fn log_says_where_it_listens_and_keeps_secrets() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let settings = Settings::args(&["--password", "hunter2", "--maxclients", "1"]);
+    let proxy = Proxy::start_at(&[cluster.nodes[0].address()], &settings);
+    let mut client = proxy.client();
+    assert_eq!(client.run("AUTH hunter2").text(), "OK");
+    wait_until(seconds(10), "the map", || client.run("SET secret-key private").text() == "OK");
+    // One too many, then one that speaks no RESP.
+    let mut refused = support::client::Client::connect(proxy.port);
+    assert!(refused.read().text().contains("max number of clients"));
+    client.send(b"*1\r\n+private\r\n");
+    wait_until(seconds(5), "the log", || proxy.log().contains("no request"));
+    let log = proxy.log();
+    let listening = format!("listening addresses=127.0.0.1:{}", proxy.port);
+    for part in [listening.as_str(), "slot map taken", "client refused", "why=maxclients"] {
+        assert!(log.contains(part), "no {part:?} in {log}");
+    }
+    for secret in ["hunter2", "secret-key", "private"] {
+        assert!(!log.contains(secret), "{secret:?} in {log}");
+    }
+}
+
+#[test]
+fn flood_of_one_kind_is_cut_short_in_the_log() {
+    let port = free_port();
+    let mut child = Command::new(program())
+        .args(["--listen", &format!("127.0.0.1:{port}"), "--node", "127.0.0.1:1"])
+        .args(["--reactors", "1", "--log-level", "debug"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until(seconds(10), "it to listen", || support::client::Client::try_connect(port).is_ok());
+    let pause = Duration::from_millis(1);
+    for _ in 0..200 {
+        let mut client = support::client::Client::connect(port);
+        client.send(b"*x\r\n");
+        std::thread::sleep(pause);
+    }
+    assert_eq!(support::client::Client::connect(port).run("PING").text(), "PONG");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.matches("no request").count() < 60, "a flood is cut short:\n{said}");
+}

@@ -1,0 +1,36 @@
+//! The outside of Ringway for tests: real nodes, fake nodes, the proxy's process, and a client that
+//! shows raw bytes.
+//!
+//! Not here: any part of the crate under test. What a test expects is never computed by the code it
+//! judges.
+#![allow(dead_code, clippy::disallowed_methods)]
+
+pub mod client;
+pub mod cluster;
+pub mod fake;
+pub mod keys;
+pub mod operate;
+pub mod ports;
+pub mod process;
+pub mod proxy;
+pub mod reply;
+
+use std::time::{Duration, Instant};
+
+/// Polls `done` every few milliseconds; panics with `what` after `limit`.
+#[track_caller]
+pub fn wait_until(limit: Duration, what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < limit, "still waiting after {limit:?} for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+pub fn seconds(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}

@@ -1,0 +1,30 @@
+//! Ports for the processes of a test: 11,000 to 20,999, so that the cluster bus (+10,000) stays
+//! under the kernel's ephemeral range and under 55,000.
+//!
+//! Not here: reservation. A port is tried, not held; two test processes start at different places.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+const FIRST: u16 = 11_000;
+const COUNT: u16 = 9_999;
+const BUS: u16 = 10_000;
+
+static NEXT: AtomicU16 = AtomicU16::new(0);
+
+/// A port on which nothing listens now, and whose bus port is free as well.
+pub fn free_port() -> u16 {
+    let start = (std::process::id().wrapping_mul(2_654_435_761) >> 16) as u16;
+    for _ in 0..COUNT {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + start.wrapping_add(step) % COUNT;
+        if is_free(port) && is_free(port + BUS) {
+            return port;
+        }
+    }
+    panic!("no free port between {FIRST} and {}", FIRST + COUNT);
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
+}
