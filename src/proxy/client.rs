@@ -42,6 +42,8 @@ pub struct Client {
     pub held_back: bool,
     /// The driver was told to stop reading.
     pub reading_stopped: bool,
+    /// It has shut its side, and what it asked for before is not all run yet.
+    pub ended: bool,
     /// Nothing further is run until all its requests are answered (whole-cluster commands).
     pub barrier: bool,
     /// In the list of those to be run on at the end of the turn.
@@ -76,6 +78,7 @@ impl Client {
             dirty: false,
             held_back: false,
             reading_stopped: false,
+            ended: false,
             barrier: false,
             resuming: false,
             torn: false,

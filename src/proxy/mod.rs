@@ -337,14 +337,17 @@ impl Proxy {
         match client.phase {
             Phase::Closing | Phase::Free => (),
             Phase::Open | Phase::Last if failed => self.close_client(c),
-            // What it asked for before it shut its side is still answered.
-            Phase::Open | Phase::Last => {
-                client.phase = Phase::Last;
-                self.after_progress(c);
-                if self.clients[c].is_done() {
-                    self.close_client(c);
-                }
-            }
+            Phase::Open if client.held_back => client.ended = true,
+            Phase::Open | Phase::Last => self.take_no_more(c),
+        }
+    }
+
+    /// What a client asked for before it shut its side is still answered.
+    fn take_no_more(&mut self, c: u32) {
+        self.clients[c].phase = Phase::Last;
+        self.after_progress(c);
+        if self.clients[c].is_done() {
+            self.close_client(c);
         }
     }
 
