@@ -172,6 +172,11 @@ impl Proxy {
             drop(buffer);
         } else {
             backend.keep_sent(buffer);
+            let open = backend.fence_open;
+            if open != NONE && self.requests[open].own.is_empty() {
+                self.keep_bytes_of_refused(b, open);
+            }
+            let backend = &self.backends[b as usize];
             if !backend.awaiting.is_empty() {
                 self.revisit_awaiting(b);
             }
@@ -265,6 +270,10 @@ impl Proxy {
         if self.requests[r].state == super::request::State::Waiting {
             let line = std::mem::take(&mut self.requests[r].reply);
             drop(line);
+            if self.requests[r].marks.has(super::request::Marks::FENCED) {
+                // A script's word that it was not run is not believed.
+                return self.fail(r, super::local::errors::connection_lost);
+            }
             self.fail(r, super::local::errors::no_connection);
         }
     }

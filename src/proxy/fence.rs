@@ -134,12 +134,13 @@ impl Proxy {
         }
         backend.fence_open = NONE;
         let node = backend.node;
-        self.release_fenced(open);
+        self.release_fenced(b, open);
         self.serve_fence_queue(node);
     }
 
-    /// A refused leg may have to be sent again after the buffer with its bytes is gone.
-    fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
+    /// A refused leg may have to be sent again after the buffer with its bytes is gone. Called again
+    /// when a send comes back: until then the kernel may have them.
+    pub(super) fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
         let entry = &self.requests[r];
         let refused =
             entry.reply.first() == Some(&b'-') && classify_error(&entry.reply) != ErrorKind::Other;
@@ -150,15 +151,16 @@ impl Proxy {
     }
 
     /// The number came right after the one frame: the frame is the leg's reply.
-    fn release_fenced(&mut self, r: u32) {
+    fn release_fenced(&mut self, b: u32, r: u32) {
         let reply = std::mem::take(&mut self.requests[r].reply);
         let bytes = std::mem::take(&mut self.requests[r].own);
-        if self.requests[r].client == NONE || bytes.is_empty() {
+        if self.requests[r].client == NONE {
             return self.complete(r, &reply);
         }
         match self.decide(r, &reply) {
             Next::Answer => self.complete(r, &reply),
-            next => self.act(r, next, &reply, bytes),
+            next if !bytes.is_empty() => self.act(r, next, &reply, bytes),
+            _ => self.await_bytes(b, r, &reply),
         }
     }
 

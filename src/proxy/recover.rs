@@ -41,15 +41,18 @@ impl Proxy {
         self.backends[b as usize].pop(&self.requests);
         self.mark_irregular(r);
         let Some(bytes) = bytes else {
-            // The kernel still has its bytes: they come back with the send that they are part of.
-            let entry = &mut self.requests[r];
-            entry.reply.clear();
-            entry.reply.extend_from_slice(line);
-            entry.state = State::Waiting;
-            self.backends[b as usize].awaiting.push(r);
-            return;
+            return self.await_bytes(b, r, line);
         };
         self.act(r, next, line, bytes);
+    }
+
+    /// The kernel still has its bytes: they come back with the send that they are part of.
+    pub(super) fn await_bytes(&mut self, b: u32, r: u32, line: &[u8]) {
+        let entry = &mut self.requests[r];
+        entry.reply.clear();
+        entry.reply.extend_from_slice(line);
+        entry.state = State::Waiting;
+        self.backends[b as usize].awaiting.push(r);
     }
 
     /// A send has come back: requests that were refused before it did can be repeated now.
