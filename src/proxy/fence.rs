@@ -36,7 +36,26 @@ impl Proxy {
         entry.node = node;
         let version = usize::from(entry.marks.has(Marks::RESP3));
         self.nodes[node].fence_queue[version].push_back(r);
+        self.requeue_younger(r, node, version);
         self.serve_fence_queue(node);
+    }
+
+    /// A leg that comes again goes before those of its client and slot that queue already.
+    fn requeue_younger(&mut self, r: u32, node: u16, version: usize) {
+        let slot = self.requests[r].slot;
+        let mut at = self.requests[r].next_in_client;
+        while at != NONE {
+            let entry = &self.requests[at];
+            let queue = &mut self.nodes[node].fence_queue[version];
+            if entry.state == State::Queued
+                && entry.slot == slot
+                && let Some(place) = queue.iter().position(|&queued| queued == at)
+            {
+                queue.remove(place);
+                queue.push_back(at);
+            }
+            at = entry.next_in_client;
+        }
     }
 
     /// Gives waiting legs to free fenced backends.
@@ -44,6 +63,13 @@ impl Proxy {
         for version in [Version::Resp2, Version::Resp3] {
             let index = version_index(version);
             while let Some(&r) = self.nodes[node].fence_queue[index].front() {
+                if self.must_hold(r, NONE) {
+                    // An elder has come back since, and waits.
+                    self.nodes[node].fence_queue[index].pop_front();
+                    let bytes = std::mem::take(&mut self.requests[r].own);
+                    self.hold(r, Bytes::Own(bytes));
+                    continue;
+                }
                 match self.fence_for(r, node, version) {
                     Some(Usable::Failing) => {
                         self.nodes[node].fence_queue[index].pop_front();
