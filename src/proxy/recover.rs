@@ -135,6 +135,9 @@ impl Proxy {
                 let jitter = self.random() % (ms / 2 + 1);
                 let entry = &mut self.requests[r];
                 entry.waits = entry.waits.saturating_add(1);
+                // Waits are counted by themselves. While a slot moves, each try of several keys that
+                // neither node has costs one more redirect: ASK here, TRYAGAIN there.
+                entry.redirects = 0;
                 entry.reply.clear();
                 entry.reply.extend_from_slice(line);
                 self.tally.retries += 1;
