@@ -242,7 +242,10 @@ impl Proxy {
         self.tally.backend_failures += 1;
         self.tally.backend_surprises += u64::from(why == Why::Surprise);
         let backend = &mut self.backends[b as usize];
-        if backend.failures == 0 {
+        // What failed long ago, before anybody wanted it again, says nothing of now.
+        let unwanted_ms = backend.since_ms.saturating_sub(backend.retry_at_ms);
+        if backend.failures == 0 || unwanted_ms > BACKOFF_MAX_MS {
+            backend.failures = 0;
             backend.failing_since_ms = self.now.ms;
         }
         backend.failures += 1;
