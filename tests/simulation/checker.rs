@@ -27,6 +27,8 @@ pub struct Circumstances<'a> {
     /// Ticks at which slots changed hands.
     pub moves: &'a [(u16, u64)],
     pub split: bool,
+    /// Clients run scripts that break their connection.
+    pub hostile: bool,
 }
 
 impl History {
@@ -91,7 +93,8 @@ impl History {
         let request = &self.requests[id as usize];
         let in_parts = request.keys.len() > 1 || request.kind == Kind::DbSize;
         let at_nodes = !request.keys.is_empty() || request.kind == Kind::DbSize;
-        const NOT_RUN: [&str; 8] = [
+        const NOT_RUN: [&str; 9] = [
+            "ERR redirect to a node that is not in the cluster",
             "ERR no connection to server, the command has not run",
             "ERR too many redirects",
             "CLUSTERDOWN",
@@ -154,7 +157,11 @@ impl History {
     /// In a calm run nothing fails but for a good reason.
     fn needless(&self, id: u32, text: &str, around: &Circumstances) -> Result<(), Violation> {
         let request = &self.requests[id as usize];
-        if !around.calm || (text.starts_with("CLUSTERDOWN") && !around.mapped) {
+        let fenced = matches!(request.kind, Kind::Eval(_) | Kind::Learned);
+        if !around.calm
+            || (fenced && (around.hostile || text.starts_with("READONLY")))
+            || (text.starts_with("CLUSTERDOWN") && !around.mapped)
+        {
             return Ok(());
         }
         let slots: Vec<u16> = request.keys.iter().map(|key| slot_of(key)).collect();
@@ -310,10 +317,10 @@ impl History {
         for &other in own.into_iter().flatten() {
             let them = &self.requests[other as usize];
             let Some(run) = them.runs.iter().find(|run| run.key == key) else { continue };
-            if other < id && them.refused.is_empty() && them.outcome == Outcome::Done {
+            if other < id && them.refusals.is_empty() && them.outcome == Outcome::Done {
                 low = low.max(run.tick);
             }
-            if other > id && !disturbed && request.refused.is_empty() {
+            if other > id && !disturbed && request.refusals.is_empty() {
                 high = high.min(run.tick);
             }
         }

@@ -4,10 +4,11 @@
 //! it was answered with "has not run") and *order* (one client's writes to one slot run in its order).
 //!
 //! Inversions that are allowed, because nobody can prevent them: an elder A runs after a younger B
-//! only if A was refused (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, ...) and that refusal was read
-//! by the proxy in a turn not before the one in which B was last launched, that is: received from
-//! its client, or itself read as refused. B was then on its way already. Or A's outcome is told as
-//! unknown: what was written to a lost connection may run late.
+//! only if A was refused (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, ...) before B on the very
+//! connection on which B then ran, and the proxy read that refusal in a turn not before the one in
+//! which B was last launched (received from its client, or itself read as refused): B was behind A
+//! on its way already. Or A's outcome is told as unknown: what was written to a lost connection may
+//! run late.
 //!
 //! Not here: what replies may say (`checker`).
 
@@ -82,8 +83,16 @@ pub struct Request {
     pub delivered: Option<u64>,
     pub outcome: Outcome,
     pub runs: Vec<Run>,
-    /// By slot: first and last turn in which a refusal was read.
-    pub refused: Vec<(u16, u64, u64)>,
+    pub refusals: Vec<Refusal>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub slot: u16,
+    pub link: usize,
+    pub tick: u64,
+    /// The turn in which the proxy read it.
+    pub read: Option<u64>,
 }
 
 impl Request {
@@ -91,14 +100,31 @@ impl Request {
         !matches!(self.kind, Kind::Get | Kind::MGet | Kind::Exists)
     }
 
-    fn first_refusal(&self, slot: u16) -> Option<u64> {
-        self.refused.iter().find(|refused| refused.0 == slot).map(|refused| refused.1)
+    /// The turn from which on it may have been on its way to where it ran.
+    fn launched(&self, slot: u16) -> u64 {
+        let again = self.refusals.iter().filter(|refusal| refusal.slot == slot);
+        let again = again.filter_map(|refusal| refusal.read).max();
+        again.unwrap_or(self.delivered.unwrap_or(0))
     }
 
-    fn launched(&self, slot: u16) -> u64 {
-        let again = self.refused.iter().find(|refused| refused.0 == slot);
-        again.map_or(self.delivered.unwrap_or(0), |refused| refused.2)
+    /// Whether `younger` may have run before this.
+    fn lets_pass(&self, slot: u16, younger: &Place) -> bool {
+        self.refusals.iter().any(|refusal| {
+            refusal.slot == slot
+                && refusal.link == younger.link
+                && refusal.tick < younger.tick
+                && refusal.read.is_none_or(|read| read >= younger.launched)
+        })
     }
+}
+
+/// Where and when a write ran.
+#[derive(Copy, Clone, Debug)]
+struct Place {
+    id: u32,
+    link: usize,
+    tick: u64,
+    launched: u64,
 }
 
 /// A state of a key: content (0: none) from this tick on.
@@ -116,7 +142,7 @@ pub struct History {
     pub increments: BTreeMap<Vec<u8>, u64>,
     /// Ticks at which something was refused or a connection lost: reads may have been repeated.
     pub disturbances: Vec<u64>,
-    order: BTreeMap<(usize, u16), Vec<(u32, u64)>>,
+    order: BTreeMap<(usize, u16), Vec<Place>>,
     /// Elder, younger, slot.
     inversions: Vec<(u32, u32, u16)>,
     pub violation: Option<Violation>,
@@ -145,7 +171,7 @@ impl History {
             delivered: None,
             outcome: Outcome::Pending,
             runs: Vec::new(),
-            refused: Vec::new(),
+            refusals: Vec::new(),
         });
         self.requests.len() as u32 - 1
     }
@@ -171,7 +197,7 @@ impl History {
     }
 
     /// A node has run a request, or its part for `key`.
-    pub fn ran(&mut self, id: u32, key: Vec<u8>, result: i64) {
+    pub fn ran(&mut self, id: u32, key: Vec<u8>, result: i64, link: usize) {
         self.runs += 1;
         if id == 0 {
             *self.increments.entry(key).or_default() += 1;
@@ -194,33 +220,37 @@ impl History {
             return self.violate("at most once", text);
         }
         if most == 1 {
-            self.check_order(id, slot_of(&key));
+            self.check_order(id, slot_of(&key), link);
         }
     }
 
-    fn check_order(&mut self, id: u32, slot: u16) {
+    fn check_order(&mut self, id: u32, slot: u16, link: usize) {
         let request = &self.requests[id as usize];
-        let launched = request.launched(slot);
-        let refusal = request.first_refusal(slot);
+        let place = Place { id, link, tick: self.tick, launched: request.launched(slot) };
         let ran = self.order.entry((request.client, slot)).or_default();
-        let mut inverted = Vec::new();
-        for &(younger, younger_launched) in ran.iter().filter(|ran| ran.0 > id) {
-            if refusal.is_some_and(|refused| younger_launched <= refused) {
+        for younger in ran.iter().filter(|ran| ran.id > id) {
+            if request.lets_pass(slot, younger) {
                 self.inversions_allowed += 1;
             } else {
-                inverted.push((id, younger, slot));
+                self.inversions.push((id, younger.id, slot));
             }
         }
-        ran.push((id, launched));
-        self.inversions.extend(inverted);
+        ran.push(place);
     }
 
-    /// The proxy has read a refusal of this request.
-    pub fn refusal_read(&mut self, id: u32, slot: u16, turn: u64) {
+    /// A node has refused a request. Returns the number of the refusal.
+    pub fn refused(&mut self, id: u32, slot: u16, link: usize) -> usize {
+        let tick = self.tick;
+        let Some(request) = self.requests.get_mut(id as usize) else { return 0 };
+        request.refusals.push(Refusal { slot, link, tick, read: None });
+        request.refusals.len() - 1
+    }
+
+    /// The proxy has read it.
+    pub fn refusal_read(&mut self, id: u32, number: usize, turn: u64) {
         let Some(request) = self.requests.get_mut(id as usize) else { return };
-        match request.refused.iter_mut().find(|refused| refused.0 == slot) {
-            Some(refused) => refused.2 = turn,
-            None => request.refused.push((slot, turn, turn)),
+        if let Some(refusal) = request.refusals.get_mut(number) {
+            refusal.read = Some(turn);
         }
     }
 

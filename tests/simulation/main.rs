@@ -289,5 +289,10 @@ fn zz_debug() {
     let Some(seed) = number("DEBUG_SEED") else { return };
     let file = std::env::var("DEBUG_FILE").unwrap();
     let (result, trace) = run_seed(seed, Plant::Nothing, true);
-    std::fs::write(file, format!("{trace}\n{result:?}")).unwrap();
+    std::fs::write(
+        file,
+        trace.replace("Socket { index: ", "#").replace(", generation: ", ".")
+            + &format!("\n{result:?}"),
+    )
+    .unwrap();
 }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use ringway::proxy::{Conn, Socket};
 
+use crate::plant::Plant;
 use crate::world::{Event, World};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -292,6 +293,9 @@ impl World {
                 self.at(at, Event::LinkEnd { link });
             }
             Peer::Nobody => (),
+        }
+        if self.plant == Plant::StaleBytes && !sending {
+            gone = self.now_us + 1;
         }
         self.at(gone, Event::Gone { socket });
     }

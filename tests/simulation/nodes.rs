@@ -50,6 +50,8 @@ pub struct Cluster {
     pub truth: View,
     /// Every address that a node ever had.
     pub addresses: Vec<SocketAddr>,
+    /// Redirects name other addresses than those that the proxy can reach.
+    pub nat: bool,
 }
 
 /// State of one connection, as the node keeps it.
@@ -85,7 +87,7 @@ pub enum Mood {
 }
 
 impl Cluster {
-    pub fn new(primaries: usize, replicas: usize, spares: usize) -> Cluster {
+    pub fn new(primaries: usize, replicas: usize, spares: usize, nat: bool) -> Cluster {
         let count = primaries * (1 + replicas) + spares;
         let mut owner = vec![NOBODY; SLOTS];
         for (slot, owner) in owner.iter_mut().enumerate() {
@@ -117,11 +119,30 @@ impl Cluster {
                 stalled_until: 0,
             })
             .collect();
-        Cluster { nodes, truth, addresses }
+        Cluster { nodes, truth, addresses, nat }
     }
 
     pub fn by_address(&self, address: &SocketAddr) -> Option<usize> {
         self.truth.members.iter().position(|member| member.address == *address)
+    }
+
+    /// As a redirect says it: 10.x from outside is 172.x inside.
+    fn announced(&self, address: SocketAddr) -> SocketAddr {
+        self.swapped(address, 10, 172)
+    }
+
+    /// The address map: from what is announced to what can be reached.
+    pub fn reachable(&self, announced: SocketAddr) -> SocketAddr {
+        self.swapped(announced, 172, 10)
+    }
+
+    fn swapped(&self, address: SocketAddr, from: u8, to: u8) -> SocketAddr {
+        let std::net::IpAddr::V4(ip) = address.ip() else { return address };
+        let [first, b, c, d] = ip.octets();
+        if !self.nat || first != from {
+            return address;
+        }
+        SocketAddr::from(([to, b, c, d], address.port()))
     }
 
     pub fn primaries(&self) -> Vec<usize> {
@@ -277,12 +298,12 @@ impl Cluster {
     }
 
     fn redirect(&self, word: &str, slot: u16, to: u8) -> Option<Vec<u8>> {
-        let address = self.truth.members[usize::from(to)].address;
+        let address = self.announced(self.truth.members[usize::from(to)].address);
         Some(format!("-{word} {slot} {address}\r\n").into_bytes())
     }
 
     fn redirect_as_seen(&self, node: usize, slot: u16, to: u8) -> Option<Vec<u8>> {
-        let address = self.nodes[node].view.members[usize::from(to)].address;
+        let address = self.announced(self.nodes[node].view.members[usize::from(to)].address);
         Some(format!("-MOVED {slot} {address}\r\n").into_bytes())
     }
 
@@ -355,7 +376,7 @@ impl Cluster {
         let key = args[3].clone();
         let slot = slot_of(&key);
         let other = (node + 1) % self.nodes.len();
-        let known = self.truth.members[other].address;
+        let known = self.announced(self.truth.members[other].address);
         let data = &mut self.nodes[node].data;
         let unit = item::item(&key, id, 0);
         let text = match args[1].as_slice() {

@@ -14,6 +14,7 @@ pub struct Parameters {
     pub primaries: usize,
     pub replicas: usize,
     pub spares: usize,
+    pub nat: bool,
     pub tags: usize,
     pub clients: usize,
     pub requests: u64,
@@ -55,6 +56,8 @@ pub struct Parameters {
     pub stray_frames: u32,
 
     pub leaves: u32,
+    /// Who leaves is followed by another.
+    pub successors: u32,
     pub half_closes: u32,
     pub never_reads: u32,
     pub slow_reads: u32,
@@ -143,6 +146,7 @@ impl Parameters {
         self.failover_ms = mean_or_never(r, 200, 50..=800);
         self.chaos_ms = r.range(200..=3_000);
         self.password = r.chance(300);
+        self.nat = r.chance(200);
     }
 
     fn draw_faults(&mut self, r: &mut Random) {
@@ -163,6 +167,7 @@ impl Parameters {
 
     fn draw_habits(&mut self, r: &mut Random) {
         self.leaves = sometimes(r, 500, 1..=900);
+        self.successors = sometimes(r, 700, 300..=1000);
         self.half_closes = sometimes(r, 300, 1..=400);
         self.resp3 = sometimes(r, 600, 1..=1000);
         self.large = sometimes(r, 300, 1..=100);
@@ -181,6 +186,9 @@ impl Parameters {
         let roomy = self.calm || r.chance(500);
         let request_timeout_ms =
             if self.calm { 5_000 } else { r.pick(&[200, 400, 1_000, 2_000, 5_000]) };
+        // A network too slow for the limit would fail for ever.
+        let slowest_ms = (20 * self.delay_us + self.serve_us + self.turn_us) / 1_000 + 20;
+        let connect_timeout_ms = if self.calm { 900 } else { r.pick(&[50, 200, 900]) };
         self.proxy = Knobs {
             clients_max: if roomy || r.chance(700) { 10_000 } else { r.range(1..=8) as u32 },
             client_requests_max: if r.chance(400) { r.range(1..=20) as u32 } else { 4_096 },
@@ -193,7 +201,7 @@ impl Parameters {
             client_query_limit: if roomy { 1 << 30 } else { 300_000 },
             client_stall_ms: r.range(500..=2_000),
             request_timeout_ms,
-            connect_timeout_ms: if self.calm { 900 } else { r.pick(&[50, 200, 900]) },
+            connect_timeout_ms: connect_timeout_ms.max(slowest_ms),
             fence_lanes: r.range(1..=3) as usize,
             split: r.chance(900),
         };

@@ -71,7 +71,7 @@ impl World {
             self.history.changed(key, value.as_deref());
         }
         for (id, key, result) in answer.ran {
-            self.history.ran(id, key, result);
+            self.history.ran(id, key, result, link);
         }
     }
 

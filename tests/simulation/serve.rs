@@ -28,7 +28,7 @@ pub struct Link {
     written: u64,
     pub read: u64,
     /// Where refusals end in the stream (`None`: not before the next reply), and whose they are.
-    pub refusals: VecDeque<(Option<u64>, u32, u16)>,
+    pub refusals: VecDeque<(Option<u64>, u32, usize)>,
     /// The last write that it was asked for, for `Plant::ResendLost`.
     pub last_write: Vec<Vec<u8>>,
 }
@@ -241,7 +241,7 @@ impl World {
             self.history.changed(key, value.as_deref());
         }
         for (id, key, result) in answer.ran {
-            self.history.ran(id, key, result);
+            self.history.ran(id, key, result, link);
         }
         let this = &mut self.links[link];
         this.written += answer.reply.len() as u64;
@@ -257,8 +257,9 @@ impl World {
             self.redirects_seen += 1;
         }
         if let Some((id, slot)) = answer.refused {
-            let end = (!answer.fenced).then_some(this.written);
-            this.refusals.push_back((end, id, slot));
+            let end = (!answer.fenced).then_some(self.links[link].written);
+            let number = self.history.refused(id, slot, link);
+            self.links[link].refusals.push_back((end, id, number));
         }
         let (stray, resp3) = (self.parameters.stray_frames, self.links[link].login.resp3);
         let mut reply = answer.reply;

@@ -27,6 +27,7 @@ pub enum Errand {
 enum Update {
     Map(Arc<Topology>),
     Slot { slot: u16, address: SocketAddr },
+    Confirmed { endpoint: Endpoint, address: Option<SocketAddr> },
     Refreshed,
     Learned,
 }
@@ -42,6 +43,11 @@ pub struct TopologyThread {
     patched_us: Option<u64>,
     slot_us: BTreeMap<u16, u64>,
     updates: VecDeque<(u64, Update)>,
+    /// Redirects out of the map: to be answered by the next refresh, by the one going on; and who
+    /// said one last.
+    unconfirmed: Vec<Endpoint>,
+    confirming: Vec<Endpoint>,
+    preferred: Option<SocketAddr>,
 }
 
 const GAP_US: u64 = 200_000;
@@ -54,8 +60,8 @@ impl World {
 
     pub fn run_errand(&mut self, errand: Errand) {
         match errand {
-            Errand::Report(Report::Moved { slot, endpoint, .. }) => {
-                self.hear_moved(slot, &endpoint);
+            Errand::Report(Report::Moved { slot, endpoint, from, known }) => {
+                self.hear_moved(slot, &endpoint, from, known);
                 self.want_refresh();
             }
             Errand::Report(Report::NodeLost { .. } | Report::WantRefresh) => self.want_refresh(),
@@ -72,10 +78,15 @@ impl World {
         }
     }
 
-    fn hear_moved(&mut self, slot: u16, endpoint: &Endpoint) {
-        let address = SocketAddr::new(endpoint.host.parse().unwrap(), endpoint.port);
+    fn hear_moved(&mut self, slot: u16, endpoint: &Endpoint, from: SocketAddr, known: bool) {
+        let announced = SocketAddr::new(endpoint.host.parse().unwrap(), endpoint.port);
+        let address = self.cluster.reachable(announced);
         let Some(current) = &self.topology.current else { return };
         if current.node_by_address(&address).is_none() {
+            self.topology.preferred = Some(from);
+            if !self.topology.unconfirmed.contains(endpoint) {
+                self.topology.unconfirmed.push(endpoint.clone());
+            }
             if self.plant == Plant::BelieveForged {
                 let mut map = Topology::clone(current);
                 let mut node = map.nodes[0].clone();
@@ -86,6 +97,10 @@ impl World {
                 self.tell(Update::Map(Arc::new(map)));
             }
             return;
+        }
+        if !known {
+            let (endpoint, address) = (endpoint.clone(), Some(address));
+            return self.tell(Update::Confirmed { endpoint, address });
         }
         let last = self.topology.slot_us.get(&slot).copied();
         if last.is_some_and(|at| self.now_us < at + 100_000) {
@@ -122,7 +137,11 @@ impl World {
             None => self.cluster.primaries(),
         };
         let all: Vec<usize> = (0..self.cluster.nodes.len()).collect();
-        let node = self.random.pick(if known.is_empty() { &all } else { &known });
+        let drawn = self.random.pick(if known.is_empty() { &all } else { &known });
+        let preferred = self.topology.preferred.take();
+        let node = preferred.and_then(|at| self.cluster.by_address(&at)).unwrap_or(drawn);
+        let new = std::mem::take(&mut self.topology.unconfirmed);
+        self.topology.confirming.extend(new);
         let this = &self.cluster.nodes[node];
         let deaf = !this.alive
             || this.stalled_until > self.now_us
@@ -159,6 +178,13 @@ impl World {
             }
             Choice::Reject(_) => self.topology.again = true,
         }
+        for endpoint in std::mem::take(&mut self.topology.confirming) {
+            let announced = SocketAddr::new(endpoint.host.parse().unwrap(), endpoint.port);
+            let address = self.cluster.reachable(announced);
+            let known = self.topology.current.as_ref().map(|map| map.node_by_address(&address));
+            let address = known.flatten().map(|_| address);
+            self.tell(Update::Confirmed { endpoint, address });
+        }
         self.tell(Update::Refreshed);
         if std::mem::take(&mut self.topology.again) {
             self.want_refresh();
@@ -189,6 +215,9 @@ impl World {
                     self.proxy.handle_topology(map, now);
                 }
                 Update::Slot { slot, address } => self.proxy.handle_slot_moved(slot, address, now),
+                Update::Confirmed { endpoint, address } => {
+                    self.proxy.handle_confirmed(&endpoint, address, now);
+                }
                 Update::Refreshed => self.proxy.handle_refreshed(now),
                 Update::Learned => {
                     self.learned_us = Some(self.now_us);

@@ -176,6 +176,13 @@ impl World {
 
     /// It goes; what it is still owed nobody will know.
     pub fn leave(&mut self, client: usize, broken: bool) {
+        let successors = self.parameters.successors;
+        if !self.healed && self.clients.len() < 60 && self.random.chance(successors) {
+            let requests = 1 + self.random.below(self.parameters.requests);
+            let next = self.add_client(requests, false);
+            let at = self.now_us + self.random.below(5_000);
+            self.at(at, Event::Client { client: next });
+        }
         let this = &mut self.clients[client];
         this.gone = true;
         for id in this.outstanding.drain(..) {
@@ -299,6 +306,7 @@ impl World {
             mapped: self.first_map_us.is_some_and(|at| at < issued_us),
             moves: &self.moves,
             split: self.parameters.proxy.split,
+            hostile: self.parameters.hostile > 0,
         };
         self.history.judge(id, raw, value, &around);
     }

@@ -89,7 +89,12 @@ impl World {
         let mut random = Random::new(parameters.seed ^ 0xabcd_ef01_2345_6789);
         let seed = [(); 4].map(|()| random.next());
         let proxy = Proxy::new(parameters.settings(), Arc::new(identity()), seed, 1, 1);
-        let cluster = Cluster::new(parameters.primaries, parameters.replicas, parameters.spares);
+        let cluster = Cluster::new(
+            parameters.primaries,
+            parameters.replicas,
+            parameters.spares,
+            parameters.nat,
+        );
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         World {
@@ -213,7 +218,12 @@ impl World {
         let completions = self.take_inbox();
         let mut busy = !completions.is_empty();
         for completion in completions {
-            self.note(completion.mark(), || format!("{completion:?}"));
+            self.note(completion.mark(), || match &completion {
+                Completion::Received { socket, bytes } => {
+                    format!("received {socket:?} {:?}", shown(bytes))
+                }
+                other => format!("{other:?}"),
+            });
             self.hand_over(completion, now);
         }
         busy |= self.hand_updates(now);
@@ -347,6 +357,7 @@ impl World {
                 self.note(u64::from(socket.index) | 5 << 40, || format!("read again {socket:?}"));
                 self.resume(socket);
             }
+            Action::Note(_) => (),
             Action::Report(report) => {
                 self.note(6 << 40, || format!("report {report:?}"));
                 self.hear_report(report);
@@ -372,11 +383,11 @@ impl World {
             (Conn::Backend(_), Peer::Link(link)) => {
                 let link = &mut self.links[link];
                 link.read += len as u64;
-                while let Some(&(Some(end), id, slot)) = link.refusals.front()
+                while let Some(&(Some(end), id, number)) = link.refusals.front()
                     && end <= link.read
                 {
                     link.refusals.pop_front();
-                    self.history.refusal_read(id, slot, turn);
+                    self.history.refusal_read(id, number, turn);
                 }
             }
             _ => (),
@@ -417,7 +428,6 @@ fn identity() -> Identity {
         process_id: 1,
         reactors: 1,
         idle_timeout_s: 0,
-        memory_budget: 0,
         os: "none".into(),
         executable: "simulation".into(),
         config_file: "".into(),
