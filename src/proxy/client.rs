@@ -33,6 +33,46 @@ pub struct Partial {
     pub args: Vec<crate::resp::Span>,
 }
 
+/// How many requests a client may have in flight: few at first, more as its replies prove small.
+///
+/// A node must not be asked for a thousand large values at once by one who may never read them: all
+/// that is asked for has to be read from the node, whatever becomes of its client.
+#[derive(Copy, Clone, Debug)]
+pub struct Window {
+    requests: u32,
+    /// Mean size of its latest replies, bytes.
+    reply_mean: u32,
+    /// Replies written since output was last handed over.
+    answered: u32,
+}
+
+/// Requests in flight before anything is known of the replies.
+const WINDOW_FIRST: u32 = 64;
+
+/// Reply bytes that one client may have in flight at a node, by estimate.
+const WINDOW_BYTES: u64 = 4 << 20;
+
+impl Window {
+    fn new() -> Window {
+        Window { requests: WINDOW_FIRST, reply_mean: 0, answered: 0 }
+    }
+
+    /// So many bytes of replies go to the kernel.
+    fn handed_over(&mut self, bytes: usize) {
+        // A piece of one long reply counts as a reply of that size.
+        let size = (bytes as u64 / u64::from(self.answered.max(1))).min(1 << 30);
+        let mean = if self.answered == 0 {
+            size.max(u64::from(self.reply_mean))
+        } else {
+            (3 * u64::from(self.reply_mean) + size) / 4
+        };
+        self.answered = 0;
+        self.reply_mean = mean as u32;
+        let room = (WINDOW_BYTES / mean.max(1)).clamp(2, 1 << 20) as u32;
+        self.requests = room.min(self.requests.saturating_mul(2));
+    }
+}
+
 #[derive(Debug)]
 pub struct Client {
     pub phase: Phase,
@@ -65,6 +105,7 @@ pub struct Client {
     /// Bytes of replies that came before their turn.
     pub stored: usize,
     pub output: Output,
+    pub window: Window,
     pub partial: Option<Box<Partial>>,
     /// When its output last made progress, milliseconds.
     pub progress_ms: u64,
@@ -92,6 +133,7 @@ impl Client {
             map_version: 0,
             stored: 0,
             output: Output::default(),
+            window: Window::new(),
             partial: None,
             progress_ms: 0,
             session,
@@ -119,6 +161,15 @@ impl Client {
             self.tail = NONE;
         }
         self.in_flight -= 1;
+        self.window.answered += 1;
+    }
+
+    /// Takes what is to be sent next.
+    #[inline]
+    pub fn take_output(&mut self, pool: &mut super::output::Pool) -> Vec<u8> {
+        let bytes = self.output.take(pool);
+        self.window.handed_over(bytes.len());
+        bytes
     }
 
     /// Whether the next request may be run now.
@@ -126,14 +177,15 @@ impl Client {
     pub fn may_run(&self, requests_max: u32, output_soft: usize) -> bool {
         self.phase == Phase::Open
             && !self.barrier
-            && self.in_flight < requests_max
+            && self.in_flight < requests_max.min(self.window.requests)
             && self.output.pending() + self.stored < output_soft
     }
 
     /// Whether a client that was held back may go on: under the low marks, so that it does not
     /// stop and go at each request.
     pub fn may_resume(&self, requests_max: u32, output_soft: usize) -> bool {
-        self.may_run(requests_max.div_ceil(2), output_soft.div_ceil(2))
+        let low = requests_max.min(self.window.requests).div_ceil(2);
+        self.may_run(low, output_soft.div_ceil(2))
     }
 
     /// All answered and all sent.
@@ -206,5 +258,45 @@ impl Clients {
     pub fn indexes(&self) -> impl Iterator<Item = u32> + '_ {
         let entries = self.entries.iter().enumerate();
         entries.filter(|(_, client)| client.phase != Phase::Free).map(|(index, _)| index as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(sizes: &[(u32, usize)], expected: u32) {
+        let mut window = Window::new();
+        for &(answered, bytes) in sizes {
+            window.answered = answered;
+            window.handed_over(bytes);
+        }
+        assert_eq!(window.requests, expected);
+    }
+
+    #[test]
+    fn window_opens_while_replies_are_small() {
+        check(&[], 64);
+        check(&[(64, 320)], 128);
+        check(&[(64, 320), (128, 640), (256, 1280)], 512);
+    }
+
+    #[test]
+    fn window_closes_when_replies_are_large() {
+        check(&[(1, 10 << 20)], 2);
+        check(&[(0, 10 << 20)], 2);
+    }
+
+    #[test]
+    fn window_opens_again_after_large_replies() {
+        let mut sizes = vec![(1, 10 << 20)];
+        sizes.extend([(2, 10); 60]);
+        let mut window = Window::new();
+        for (answered, bytes) in sizes {
+            window.answered = answered;
+            window.handed_over(bytes);
+        }
+        assert!(window.requests > 4096);
     }
 }

@@ -186,7 +186,12 @@ impl Proxy {
             _ => self.settings.split_writes,
         };
         match (found, first) {
-            // The words are in doubt (MSET with a key too many): whole to a node, which judges.
+            (Err(_), _) if asked.command.name == "MSET" => {
+                // A key without a value: said here, because a node looks at the slots first.
+                self.keys = keys;
+                return self.answer_with(asked.client, |out| errors::wrong_arity(out, "MSET"));
+            }
+            // The words are in doubt (MSETEX with a key too many): whole to a node, which judges.
             (Err(_), slot) => {
                 self.launch_single(asked, slot.unwrap_or_else(|| self.some_slot()), source);
             }

@@ -95,37 +95,34 @@ impl Proxy {
             }
             Parsed::Array { len, canonical: false } => {
                 let parts: Vec<&[u8]> = spans.iter().map(|span| span.of(rest)).collect();
-                self.run_encoded(c, |out, args| encode(&parts, out, args)).then_some(len)
+                let mut words = Vec::new();
+                let mut encoded = std::mem::take(&mut self.inline);
+                encoded.clear();
+                encode(&parts, &mut encoded, &mut words);
+                self.run_encoded(c, encoded, &words).then_some(len)
             }
             Parsed::Inline { len } => {
-                let line = &rest[..len];
-                let mut result = Ok(());
-                let ran = self.run_encoded(c, |out, args| {
-                    result = decode_inline(line, out, args);
-                });
-                if let Err(error) = result {
-                    self.protocol_error(c, error);
+                let mut words = Vec::new();
+                let mut encoded = std::mem::take(&mut self.inline);
+                encoded.clear();
+                match decode_inline(&rest[..len], &mut encoded, &mut words) {
+                    Ok(()) => self.run_encoded(c, encoded, &words).then_some(len),
+                    Err(error) => {
+                        self.protocol_error(c, error);
+                        Some(len)
+                    }
                 }
-                ran.then_some(len)
             }
             Parsed::Empty { len } => Some(len),
             Parsed::Incomplete { .. } => Some(rest.len()),
         }
     }
 
-    /// Runs a request that is not in the form that may be forwarded as it is.
-    fn run_encoded(&mut self, c: u32, encode: impl FnOnce(&mut Vec<u8>, &mut Vec<Span>)) -> bool {
-        let mut inline = std::mem::take(&mut self.inline);
-        inline.clear();
-        let mut spans = Vec::new();
-        encode(&mut inline, &mut spans);
-        let ran = if spans.is_empty() {
-            Ran::Yes
-        } else {
-            self.run(c, Source::Borrowed(&inline), &spans)
-        };
-        self.inline = inline;
-        ran == Ran::Yes
+    /// Runs a request that had to be written anew in the form that may be forwarded.
+    fn run_encoded(&mut self, c: u32, encoded: Vec<u8>, words: &[Span]) -> bool {
+        let ran = words.is_empty() || self.run(c, Source::Borrowed(&encoded), words) == Ran::Yes;
+        self.inline = encoded;
+        ran
     }
 
     /// The rest of an unfinished request has come, or more of it. No more is copied than it needs.

@@ -475,7 +475,7 @@ impl Proxy {
             return;
         }
         if client.output.has_to_send() {
-            let bytes = client.output.take(&mut self.client_pool);
+            let bytes = client.take_output(&mut self.client_pool);
             self.urgent |=
                 client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;

@@ -1,8 +1,9 @@
 //! How fast events come, to tell how many are worth waiting for.
 //!
 //! A reactor that acts on the first request to come sends it alone, and its node answers it alone:
-//! each pays for a system call and a wake-up. Where the next one is due within microseconds, waiting
-//! for it makes both cheaper and, under load, faster. Where none is due nothing is waited for.
+//! each pays for a system call and a wake-up. Where the next one is due within microseconds,
+//! waiting for it makes both cheaper and, under load, faster. Where none is due nothing is waited
+//! for.
 //!
 //! Not here: the wait itself (`ring`), the clock.
 
