@@ -14,6 +14,8 @@ mod nodes;
 mod parameters;
 mod plant;
 mod random;
+#[cfg(test)]
+mod scenarios;
 mod serve;
 mod topology;
 mod workload;

@@ -415,7 +415,7 @@ fn shown(bytes: &[u8]) -> String {
     text.replace("\r\n", "␍")
 }
 
-fn identity() -> Identity {
+pub fn identity() -> Identity {
     Identity {
         version_announced: "7.2.5".into(),
         run_id: [b'a'; 40],
