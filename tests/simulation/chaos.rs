@@ -26,6 +26,7 @@ pub enum Chaos {
     Loading,
     Down,
     Move,
+    Forget,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -50,6 +51,7 @@ impl World {
             Chaos::Loading => parameters.loading_ms,
             Chaos::Down => parameters.down_ms,
             Chaos::Move => parameters.moves_ms,
+            Chaos::Forget => parameters.forget_ms,
             Chaos::Step(_) | Chaos::Gossip(_) | Chaos::Restart(..) | Chaos::TakeOver(_) => 0,
         }
     }
@@ -65,6 +67,7 @@ impl World {
             Chaos::Loading,
             Chaos::Down,
             Chaos::Move,
+            Chaos::Forget,
         ];
         kinds.into_iter().for_each(|chaos| self.strike_again(chaos));
     }
@@ -121,6 +124,7 @@ impl World {
                 let node = self.some_node();
                 self.crash(node, chaos == Chaos::Move);
             }
+            Chaos::Forget => self.forget(),
             Chaos::Restart(node, moves) => self.restart(node, moves),
             Chaos::TakeOver(node) => self.take_over(node),
             Chaos::FailOver => {
@@ -232,6 +236,19 @@ impl World {
         slots.into_iter().for_each(|slot| self.abort_migration(slot));
     }
 
+    /// A node that owns nothing leaves the cluster; or one that has left is met again.
+    fn forget(&mut self) {
+        let node = self.some_node();
+        let owns = self.cluster.truth.owner.contains(&(node as u8));
+        let busy = self.migrations.values().any(|of| of.from == node || of.to == node);
+        let followed = self.cluster.truth.members.iter().any(|of| of.primary == Some(node));
+        if !owns && !busy && !followed {
+            let member = &mut self.cluster.truth.members[node];
+            member.known = !member.known;
+            self.gossip_soon();
+        }
+    }
+
     fn crash(&mut self, node: usize, moves: bool) {
         if !self.cluster.nodes[node].alive {
             return;
@@ -272,7 +289,8 @@ impl World {
     fn take_over(&mut self, old: usize) {
         let members = &self.cluster.truth.members;
         let heir = (0..members.len())
-            .find(|&node| members[node].primary == Some(old) && self.cluster.nodes[node].alive);
+            .filter(|&node| members[node].known && self.cluster.nodes[node].alive)
+            .find(|&node| members[node].primary == Some(old));
         let Some(heir) = heir else { return };
         self.abort_migrations_of(old);
         let data = std::mem::take(&mut self.cluster.nodes[old].data);

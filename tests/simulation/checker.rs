@@ -58,6 +58,7 @@ impl History {
             Kind::Unknown => text.starts_with(&format!("ERR unknown command 'nope{id}'")),
             Kind::BadProtocol => text.starts_with("ERR Protocol error"),
             Kind::CrossSlot => text.starts_with("CROSSSLOT"),
+            Kind::Early => text.starts_with("NOAUTH"),
             Kind::NotYet => text.contains("MULTI") && text.contains("not supported"),
             Kind::Learned => {
                 !around.learned && text.starts_with("ERR unknown command 'mod.append'")
@@ -91,8 +92,9 @@ impl History {
     /// What an error says of whether the request ran; `None`: it may not be said.
     fn outcome_of(&self, id: u32, text: &str) -> Option<Outcome> {
         let request = &self.requests[id as usize];
-        let in_parts = request.keys.len() > 1 || request.kind == Kind::DbSize;
-        let at_nodes = !request.keys.is_empty() || request.kind == Kind::DbSize;
+        let everywhere = matches!(request.kind, Kind::DbSize | Kind::ScriptLoad);
+        let in_parts = request.keys.len() > 1 || everywhere;
+        let at_nodes = !request.keys.is_empty() || everywhere;
         const NOT_RUN: [&str; 9] = [
             "ERR redirect to a node that is not in the cluster",
             "ERR no connection to server, the command has not run",
@@ -157,7 +159,7 @@ impl History {
     /// In a calm run nothing fails but for a good reason.
     fn needless(&self, id: u32, text: &str, around: &Circumstances) -> Result<(), Violation> {
         let request = &self.requests[id as usize];
-        let fenced = matches!(request.kind, Kind::Eval(_) | Kind::Learned);
+        let fenced = matches!(request.kind, Kind::Eval(_) | Kind::Learned | Kind::ScriptLoad);
         if !around.calm
             || (fenced && (around.hostile || text.starts_with("READONLY")))
             || (text.starts_with("CLUSTERDOWN") && !around.mapped)
@@ -211,6 +213,9 @@ impl History {
                 let real = request.keys.iter().filter(|key| item::mark(key).is_none()).count();
                 number.is_some_and(|count| (0..=real as i64).contains(&count))
             }
+            Kind::ScriptLoad => value.as_str() == Some(&format!("sha{id}")),
+            Kind::Reset => raw == b"+RESET\r\n",
+            Kind::ReplyOn | Kind::Auth => raw == b"+OK\r\n",
             Kind::DbSize => number.is_some_and(|count| count >= 0),
             Kind::Eval(script) => {
                 return self.judge_script(id, SCRIPTS[usize::from(script)], raw, value);

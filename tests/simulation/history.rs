@@ -38,6 +38,11 @@ pub enum Kind {
     Del,
     Exists,
     DbSize,
+    ScriptLoad,
+    Reset,
+    ReplyOn,
+    Auth,
+    Early,
     /// By index in `workload::SCRIPTS`.
     Eval(u8),
     Ping,

@@ -125,6 +125,18 @@ fn after_heal(world: &mut World) -> Result<(), Violation> {
 
 /// Nobody is there any more: nothing may be left in the tables.
 fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> {
+    if parameters.drains {
+        world.drained = true;
+        let now = world.now();
+        world.proxy.handle_drain(now);
+        world.turn_before(world.now_us + 1);
+        let until = world.now_us + parameters.patience_ms() * 1_000;
+        let gone = |world: &mut World| world.proxy.clients_open() == 0;
+        if !world.run_until(until, gone) {
+            let text = format!("{} clients are left by a drain", world.proxy.clients_open());
+            return failed("tables", text);
+        }
+    }
     for client in 0..world.clients.len() {
         world.dismiss(client);
     }

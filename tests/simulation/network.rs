@@ -318,7 +318,11 @@ impl World {
     /// Puts a completion where the next turn finds it.
     pub fn complete(&mut self, completion: Completion) {
         self.inbox.push_back(completion);
-        let at = self.now_us + self.random.below(self.parameters.turn_us);
+        let mut at = self.now_us + self.random.below(self.parameters.turn_us);
+        if self.random.below(10_000) < u64::from(self.parameters.hiccups) && !self.healed {
+            self.stuck_until = self.now_us + self.random.below(self.parameters.hiccup_ms * 1_000);
+        }
+        at = at.max(self.stuck_until);
         self.turn_before(at);
     }
 

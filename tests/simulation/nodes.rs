@@ -363,6 +363,10 @@ impl Cluster {
                 answer.reply = format!(":{count}\r\n").into_bytes();
             }
             b"DBSIZE" => answer.reply = format!(":{}\r\n", data.len()).into_bytes(),
+            b"SCRIPT" => {
+                let body = String::from_utf8_lossy(&args[2]).into_owned();
+                answer.reply = bulk(format!("sha{body}").as_bytes());
+            }
             b"EVAL" => self.eval(node, args, id, null, answer),
             _ => {
                 let name = String::from_utf8_lossy(name);

@@ -65,6 +65,16 @@ pub struct Parameters {
     pub large: u32,
     pub hostile: u32,
     pub password: bool,
+    /// Clients must log in.
+    pub login: bool,
+    /// The proxy stands still for so long now and then: in how many of 10,000 events.
+    pub hiccups: u32,
+    pub hiccup_ms: u64,
+    /// What the clock says at the start.
+    pub clock_ms: u64,
+    pub forget_ms: u64,
+    /// The run ends by a drain rather than by clients that leave.
+    pub drains: bool,
     pub weights: [u32; KINDS],
 
     pub chaos_ms: u64,
@@ -146,11 +156,20 @@ impl Parameters {
         self.failover_ms = mean_or_never(r, 200, 50..=800);
         self.chaos_ms = r.range(200..=3_000);
         self.password = r.chance(300);
+        self.forget_ms = mean_or_never(r, 150, 50..=800);
+        self.clock_ms = if r.chance(100) { u64::from(u32::MAX) - r.below(3_000) } else { 0 };
+        self.hiccups = sometimes(r, 200, 1..=20);
+        self.hiccup_ms = if self.calm { r.range(1..=50) } else { r.range(1..=1_000) };
+        self.login = r.chance(150);
+        self.drains = r.chance(300);
         self.nat = r.chance(200);
     }
 
     fn draw_faults(&mut self, r: &mut Random) {
         self.cut_ms = mean_or_never(r, 450, 3..=400);
+        if r.chance(150) {
+            self.cut_ms = r.range(1..=6);
+        }
         self.black_hole_ms = mean_or_never(r, 250, 50..=800);
         self.stall_ms = mean_or_never(r, 250, 20..=800);
         self.crash_ms = mean_or_never(r, 250, 100..=1_500);
@@ -170,7 +189,7 @@ impl Parameters {
         self.successors = sometimes(r, 700, 300..=1000);
         self.half_closes = sometimes(r, 300, 1..=400);
         self.resp3 = sometimes(r, 600, 1..=1000);
-        self.large = sometimes(r, 300, 1..=100);
+        self.large = sometimes(r, 300, 1..=400);
         if !self.calm {
             self.never_reads = sometimes(r, 200, 1..=300);
             self.slow_reads = sometimes(r, 200, 1..=400);

@@ -136,8 +136,11 @@ impl World {
             }
             None => self.cluster.primaries(),
         };
-        let all: Vec<usize> = (0..self.cluster.nodes.len()).collect();
-        let drawn = self.random.pick(if known.is_empty() { &all } else { &known });
+        // The seeds' names lead to whoever is a member now.
+        let members = &self.cluster.truth.members;
+        let all: Vec<usize> = (0..members.len()).filter(|&node| members[node].known).collect();
+        let by_seed = known.is_empty() || self.random.chance(200);
+        let drawn = self.random.pick(if by_seed { &all } else { &known });
         let preferred = self.topology.preferred.take();
         let node = preferred.and_then(|at| self.cluster.by_address(&at)).unwrap_or(drawn);
         let new = std::mem::take(&mut self.topology.unconfirmed);

@@ -61,6 +61,7 @@ pub struct Client {
     said_last: bool,
     asked_large: bool,
     leaves: bool,
+    logged_in: bool,
     half_closes: bool,
     /// Waits until all it asked is answered, then leaves.
     leaving: bool,
@@ -354,6 +355,7 @@ impl World {
             || this.never_reads
             || this.slow
             || self.parameters.closes_innocents()
+            || self.drained
             || self.may_be_torn(client);
         if !reason {
             self.history.violate("close", format!("client {client} was closed for no reason"));
@@ -363,13 +365,27 @@ impl World {
     // --- what is asked -----------------------------------------------------------------------
 
     fn ask(&mut self, client: usize, bytes: &mut Vec<u8>) {
-        let kind = self.draw_kind();
+        let mut kind = self.draw_kind();
+        if self.parameters.login && !self.clients[client].logged_in {
+            let early = self.random.chance(300);
+            kind = if early { Kind::Early } else { Kind::Auth };
+            self.clients[client].logged_in = !early;
+        }
         if kind == Kind::ReplySkip {
             bytes.extend(encode(&[b"CLIENT", b"REPLY", b"SKIP"]));
             let id = self.open(client, Kind::Set);
             self.history.requests[id as usize].outcome = Outcome::Silent;
             let words = self.words(client, id, Kind::Set);
             return self.put(client, id, encode_words(&words), bytes, false);
+        }
+        if kind == Kind::ReplyOn {
+            bytes.extend(encode(&[b"client", b"reply", b"OFF"]));
+            for _ in 0..self.random.below(4) {
+                let id = self.open(client, Kind::Append);
+                self.history.requests[id as usize].outcome = Outcome::Silent;
+                let words = self.words(client, id, Kind::Append);
+                self.put(client, id, encode_words(&words), bytes, false);
+            }
         }
         let id = self.open(client, kind);
         let encoded = match kind {
@@ -391,6 +407,9 @@ impl World {
     }
 
     fn open(&mut self, client: usize, kind: Kind) -> u32 {
+        if kind == Kind::Reset {
+            self.clients[client].version = Version::Resp2;
+        }
         if let Kind::Hello(version) = kind {
             let version = if version == 3 { Version::Resp3 } else { Version::Resp2 };
             self.clients[client].version = version;
@@ -424,6 +443,9 @@ impl World {
             (Kind::Unknown, 1),
             (Kind::CrossSlot, 1),
             (Kind::NotYet, 1),
+            (Kind::ScriptLoad, 1),
+            (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
+            (Kind::ReplyOn, 1),
         ];
         if self.random.chance(3) {
             return last;
@@ -490,6 +512,11 @@ impl World {
             }
             Kind::MGet | Kind::Del | Kind::Exists | Kind::MSet => self.many_keys(client, id, kind),
             Kind::DbSize => vec![word("DBSIZE")],
+            Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), id.to_string().into_bytes()],
+            Kind::Reset => vec![word("RESET")],
+            Kind::ReplyOn => ["client", "reply", "on"].map(word).to_vec(),
+            Kind::Auth => vec![word("AUTH"), crate::world::FRONT_PASSWORD.to_vec()],
+            Kind::Early => vec![word("GET"), word("{t0}early")],
             Kind::Eval(script) => {
                 let key = self.key(client, tag, 'k');
                 let mark = format!("!{id}").into_bytes();
@@ -514,7 +541,9 @@ impl World {
     fn padding(&mut self, client: usize, scale: u64) -> usize {
         if self.random.chance(self.parameters.large) {
             self.clients[client].asked_large = true;
-            return self.random.skewed(200 * scale) as usize;
+            let most = 200 * scale;
+            let size = if self.random.chance(300) { most / 2 } else { 0 };
+            return (size + self.random.skewed(most)) as usize;
         }
         if self.random.chance(100) { self.random.skewed(2_000) as usize } else { 0 }
     }

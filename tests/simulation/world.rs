@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ringway::cluster::slot_of;
-use ringway::proxy::local::Identity;
+use ringway::proxy::local::{Identity, User};
 use ringway::proxy::{Action, Conn, Now, Proxy, Socket};
 
 use crate::chaos::{Chaos, Migrations};
@@ -62,6 +62,9 @@ pub struct World {
     pub first_map_us: Option<u64>,
     pub learned_us: Option<u64>,
     pub healed: bool,
+    pub drained: bool,
+    /// The reactor takes no turn before.
+    pub stuck_until: u64,
     /// Since when nothing may fail any more.
     pub settled_us: Option<u64>,
     pub migrations: Migrations,
@@ -81,14 +84,22 @@ pub struct World {
 /// More turns in a row than this without anything to do are a busy loop.
 const EMPTY_TURNS_MAX: u32 = 400;
 
+/// What clients log in with.
+pub const FRONT_PASSWORD: &[u8] = b"front";
+
 /// Lines of the trace that are kept.
 const TRACE_MAX: usize = 8000000;
 
 impl World {
     pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
         let mut random = Random::new(parameters.seed ^ 0xabcd_ef01_2345_6789);
+        let mut who = identity();
+        if parameters.login {
+            let (name, password) = ("default".into(), Some(FRONT_PASSWORD.into()));
+            who.users = vec![User { name, password }];
+        }
         let seed = [(); 4].map(|()| random.next());
-        let proxy = Proxy::new(parameters.settings(), Arc::new(identity()), seed, 1, 1);
+        let proxy = Proxy::new(parameters.settings(), Arc::new(who), seed, 1, 1);
         let cluster = Cluster::new(
             parameters.primaries,
             parameters.replicas,
@@ -117,6 +128,8 @@ impl World {
             first_map_us: None,
             learned_us: None,
             healed: false,
+            drained: false,
+            stuck_until: 0,
             settled_us: None,
             migrations: Migrations::new(),
             slots,
@@ -177,7 +190,11 @@ impl World {
             Event::Turn => {
                 if self.turn_scheduled && self.turn_at == self.now_us {
                     self.turn_scheduled = false;
-                    self.turn();
+                    if self.stuck_until > self.now_us {
+                        self.turn_before(self.stuck_until);
+                    } else {
+                        self.turn();
+                    }
                 }
             }
             Event::ToProxy { socket, inbound } => self.arrived(socket, inbound),
@@ -201,6 +218,7 @@ impl World {
 
     /// Sees to it that the next turn is not later than this.
     pub fn turn_before(&mut self, at_us: u64) {
+        let at_us = at_us.max(self.stuck_until);
         if !self.turn_scheduled || self.turn_at > at_us {
             self.turn_scheduled = true;
             self.turn_at = at_us.max(self.now_us);
@@ -209,7 +227,10 @@ impl World {
     }
 
     pub fn now(&self) -> Now {
-        Now { ms: 1 + self.now_us / 1000, unix_us: 1_700_000_000_000_000 + self.now_us }
+        Now {
+            ms: 1 + self.parameters.clock_ms + self.now_us / 1000,
+            unix_us: 1_700_000_000_000_000 + self.now_us,
+        }
     }
 
     fn turn(&mut self) {
@@ -243,7 +264,7 @@ impl World {
             self.now_us + 1 + self.random.below(20)
         } else {
             let sleep = self.proxy.next_deadline().saturating_sub(now.ms).clamp(1, 1_000);
-            (now.ms - 1 + sleep) * 1_000
+            (self.now_us / 1_000 + sleep) * 1_000
         };
         self.turn_before(next.max(self.now_us + 1));
     }
