@@ -391,8 +391,10 @@ impl Worker {
             Update::Slot { pool, slot, address } => {
                 self.with(pool, |proxy| proxy.handle_slot_moved(slot, address, now));
             }
-            // The map that confirms was sent before; who waits for it looks again.
-            Update::Confirmed { pool, .. } | Update::Refreshed { pool, .. } => {
+            Update::Confirmed { pool, endpoint, address } => {
+                self.with(pool, |proxy| proxy.handle_confirmed(&endpoint, address, now));
+            }
+            Update::Refreshed { pool, .. } => {
                 self.with(pool, |proxy| proxy.handle_refreshed(now));
             }
             Update::Learned { pool, learned } => {

@@ -85,6 +85,8 @@ pub struct Client {
     pub held_back: bool,
     /// The driver was told to stop reading.
     pub reading_stopped: bool,
+    /// It has shut its side, and what it asked for before is not all run yet.
+    pub ended: bool,
     /// Nothing further is run until all its requests are answered (whole-cluster commands).
     pub barrier: bool,
     /// Turns for which its output has been kept back for the rest of a pipeline's replies.
@@ -122,6 +124,7 @@ impl Client {
             dirty: false,
             held_back: false,
             reading_stopped: false,
+            ended: false,
             barrier: false,
             corked: 0,
             resuming: false,

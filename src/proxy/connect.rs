@@ -172,6 +172,11 @@ impl Proxy {
             drop(buffer);
         } else {
             backend.keep_sent(buffer);
+            let open = backend.fence_open;
+            if open != NONE && self.requests[open].own.is_empty() {
+                self.keep_bytes_of_refused(b, open);
+            }
+            let backend = &self.backends[b as usize];
             if !backend.awaiting.is_empty() {
                 self.revisit_awaiting(b);
             }
@@ -237,7 +242,10 @@ impl Proxy {
         self.tally.backend_failures += 1;
         self.tally.backend_surprises += u64::from(why == Why::Surprise);
         let backend = &mut self.backends[b as usize];
-        if backend.failures == 0 {
+        // What failed long ago, before anybody wanted it again, says nothing of now.
+        let unwanted_ms = backend.since_ms.saturating_sub(backend.retry_at_ms);
+        if backend.failures == 0 || unwanted_ms > BACKOFF_MAX_MS {
+            backend.failures = 0;
             backend.failing_since_ms = self.now.ms;
         }
         backend.failures += 1;
@@ -265,6 +273,10 @@ impl Proxy {
         if self.requests[r].state == super::request::State::Waiting {
             let line = std::mem::take(&mut self.requests[r].reply);
             drop(line);
+            if self.requests[r].marks.has(super::request::Marks::FENCED) {
+                // A script's word that it was not run is not believed.
+                return self.fail(r, super::local::errors::connection_lost);
+            }
             self.fail(r, super::local::errors::no_connection);
         }
     }

@@ -36,7 +36,26 @@ impl Proxy {
         entry.node = node;
         let version = usize::from(entry.marks.has(Marks::RESP3));
         self.nodes[node].fence_queue[version].push_back(r);
+        self.requeue_younger(r, node, version);
         self.serve_fence_queue(node);
+    }
+
+    /// A leg that comes again goes before those of its client and slot that queue already.
+    fn requeue_younger(&mut self, r: u32, node: u16, version: usize) {
+        let slot = self.requests[r].slot;
+        let mut at = self.requests[r].next_in_client;
+        while at != NONE {
+            let entry = &self.requests[at];
+            let queue = &mut self.nodes[node].fence_queue[version];
+            if entry.state == State::Queued
+                && entry.slot == slot
+                && let Some(place) = queue.iter().position(|&queued| queued == at)
+            {
+                queue.remove(place);
+                queue.push_back(at);
+            }
+            at = entry.next_in_client;
+        }
     }
 
     /// Gives waiting legs to free fenced backends.
@@ -44,6 +63,13 @@ impl Proxy {
         for version in [Version::Resp2, Version::Resp3] {
             let index = version_index(version);
             while let Some(&r) = self.nodes[node].fence_queue[index].front() {
+                if self.must_hold(r, NONE) {
+                    // An elder has come back since, and waits.
+                    self.nodes[node].fence_queue[index].pop_front();
+                    let bytes = std::mem::take(&mut self.requests[r].own);
+                    self.hold(r, Bytes::Own(bytes));
+                    continue;
+                }
                 match self.fence_for(r, node, version) {
                     Some(Usable::Failing) => {
                         self.nodes[node].fence_queue[index].pop_front();
@@ -134,12 +160,13 @@ impl Proxy {
         }
         backend.fence_open = NONE;
         let node = backend.node;
-        self.release_fenced(open);
+        self.release_fenced(b, open);
         self.serve_fence_queue(node);
     }
 
-    /// A refused leg may have to be sent again after the buffer with its bytes is gone.
-    fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
+    /// A refused leg may have to be sent again after the buffer with its bytes is gone. Called again
+    /// when a send comes back: until then the kernel may have them.
+    pub(super) fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
         let entry = &self.requests[r];
         let refused =
             entry.reply.first() == Some(&b'-') && classify_error(&entry.reply) != ErrorKind::Other;
@@ -150,15 +177,16 @@ impl Proxy {
     }
 
     /// The number came right after the one frame: the frame is the leg's reply.
-    fn release_fenced(&mut self, r: u32) {
+    fn release_fenced(&mut self, b: u32, r: u32) {
         let reply = std::mem::take(&mut self.requests[r].reply);
         let bytes = std::mem::take(&mut self.requests[r].own);
-        if self.requests[r].client == NONE || bytes.is_empty() {
+        if self.requests[r].client == NONE {
             return self.complete(r, &reply);
         }
         match self.decide(r, &reply) {
             Next::Answer => self.complete(r, &reply),
-            next => self.act(r, next, &reply, bytes),
+            next if !bytes.is_empty() => self.act(r, next, &reply, bytes),
+            _ => self.await_bytes(b, r, &reply),
         }
     }
 

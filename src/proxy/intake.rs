@@ -255,7 +255,12 @@ impl Proxy {
         self.give_partial(partial);
         self.run_all(c, &bytes);
         let client = &mut self.clients[c];
-        if client.phase == Phase::Open && !client.held_back && client.reading_stopped {
+        if client.phase != Phase::Open || client.held_back {
+            return;
+        }
+        if client.ended {
+            self.take_no_more(c);
+        } else if client.reading_stopped {
             client.reading_stopped = false;
             self.actions.push(Action::StartReading { socket: client.socket });
         }

@@ -13,6 +13,7 @@ use super::types::{NONE, Report};
 use super::{Action, Proxy, Wait, local::errors};
 use crate::cluster::UNOWNED;
 use crate::resp::Version;
+use crate::resp::reply::parse_redirect;
 
 /// How long a slot that nobody serves is waited for.
 const UNSERVED_BUDGET_MS: u64 = 2_000;
@@ -291,6 +292,9 @@ impl Proxy {
         if last.is_empty() {
             self.tally.timeouts += 1;
             self.fail(r, errors::no_connection);
+        } else if !self.requests[r].marks.has(Marks::FENCED) && parse_redirect(&last).is_some() {
+            // A client of ours speaks to one server: it must not be sent elsewhere.
+            self.fail(r, errors::untrusted_redirect);
         } else {
             self.complete(r, &last);
         }

@@ -46,7 +46,7 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use crate::cluster::{SLOTS, SlotMap, Topology, UNOWNED};
+use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
 use crate::command::Learned;
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
@@ -55,6 +55,7 @@ use client::{Clients, Partial, Phase};
 use local::{Identity, Totals};
 use nodes::Nodes;
 use output::Pool;
+use recover::News;
 use request::Requests;
 use session::Session;
 use split::{Cut, Splits};
@@ -343,14 +344,17 @@ impl Proxy {
         match client.phase {
             Phase::Closing | Phase::Free => (),
             Phase::Open | Phase::Last if failed => self.close_client(c),
-            // What it asked for before it shut its side is still answered.
-            Phase::Open | Phase::Last => {
-                client.phase = Phase::Last;
-                self.after_progress(c);
-                if self.clients[c].is_done() {
-                    self.close_client(c);
-                }
-            }
+            Phase::Open if client.held_back => client.ended = true,
+            Phase::Open | Phase::Last => self.take_no_more(c),
+        }
+    }
+
+    /// What a client asked for before it shut its side is still answered.
+    fn take_no_more(&mut self, c: u32) {
+        self.clients[c].phase = Phase::Last;
+        self.after_progress(c);
+        if self.clients[c].is_done() {
+            self.close_client(c);
         }
     }
 
@@ -367,7 +371,7 @@ impl Proxy {
         }
         self.topology = Some(topology);
         self.retire_absent_nodes();
-        self.wake_waiting(true);
+        self.wake_waiting(News::Map);
     }
 
     /// One slot has moved; another reactor saw it.
@@ -383,7 +387,17 @@ impl Proxy {
     /// A refresh has ended, whatever it found: those who waited for it look again.
     pub fn handle_refreshed(&mut self, now: Now) {
         self.now = now;
-        self.wake_waiting(true);
+        self.wake_waiting(News::Refreshed);
+    }
+
+    /// The map was asked again because a redirect had named `endpoint`, as it is announced.
+    /// `address`: it is that node of the map.
+    pub fn handle_confirmed(&mut self, endpoint: &Endpoint, address: Option<SocketAddr>, now: Now) {
+        self.now = now;
+        if let Some(address) = address {
+            self.nodes.note_alias(endpoint, address);
+        }
+        self.wake_waiting(News::Confirmed(endpoint));
     }
 
     pub fn handle_learned(&mut self, learned: Arc<Learned>) {
@@ -411,7 +425,7 @@ impl Proxy {
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
         }
-        self.wake_waiting(false);
+        self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {
             self.next_tidy_ms = now.ms + TIDY_EVERY_MS;
             self.tidy();

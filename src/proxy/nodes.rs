@@ -43,7 +43,12 @@ pub struct Nodes {
     entries: Vec<Node>,
     by_address: AHashMap<SocketAddr, u16>,
     by_endpoint: AHashMap<Endpoint, u16>,
+    /// Announced places that lead elsewhere (the address map), as the topology thread told.
+    aliases: AHashMap<Endpoint, SocketAddr>,
 }
+
+/// Aliases kept at most; then they are learnt anew.
+const ALIASES_MAX: usize = 4096;
 
 impl std::ops::Index<u16> for Nodes {
     type Output = Node;
@@ -124,8 +129,22 @@ impl Nodes {
         if let Some(&index) = self.by_endpoint.get(endpoint) {
             return Some(index);
         }
+        if let Some(index) = self.aliases.get(endpoint).and_then(|at| self.by_address(at)) {
+            return Some(index);
+        }
         let ip = endpoint.host.parse().ok()?;
         self.by_address(&SocketAddr::new(ip, endpoint.port))
+    }
+
+    /// The node announced as `endpoint` is reached at `address`.
+    pub fn note_alias(&mut self, endpoint: &Endpoint, address: SocketAddr) {
+        if self.by_endpoint(endpoint).is_some() {
+            return;
+        }
+        if self.aliases.len() >= ALIASES_MAX {
+            self.aliases.clear();
+        }
+        self.aliases.insert(endpoint.clone(), address);
     }
 
     pub fn indexes(&self) -> impl Iterator<Item = u16> + use<> {

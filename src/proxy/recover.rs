@@ -8,11 +8,21 @@ use super::local::errors;
 use super::request::{Marks, State};
 use super::route::{self, AfterLoss, Facts, Loss, Next};
 use super::types::{Action, NONE, Report};
-use crate::cluster::redirect_endpoint;
+use crate::cluster::{Endpoint, redirect_endpoint};
 use crate::resp::reply::{classify_error, parse_redirect};
 
 /// How long an unknown redirect target may take to be confirmed.
 const CONFIRM_BUDGET_MS: u64 = 1_500;
+
+/// Why waiting legs may look again.
+pub(super) enum News<'a> {
+    Time,
+    Map,
+    /// A refresh has ended.
+    Refreshed,
+    /// The map has been asked again since a redirect named this place.
+    Confirmed(&'a Endpoint),
+}
 
 impl Proxy {
     /// The head of backend `b` was answered with an error that routing has to look at.
@@ -31,15 +41,18 @@ impl Proxy {
         self.backends[b as usize].pop(&self.requests);
         self.mark_irregular(r);
         let Some(bytes) = bytes else {
-            // The kernel still has its bytes: they come back with the send that they are part of.
-            let entry = &mut self.requests[r];
-            entry.reply.clear();
-            entry.reply.extend_from_slice(line);
-            entry.state = State::Waiting;
-            self.backends[b as usize].awaiting.push(r);
-            return;
+            return self.await_bytes(b, r, line);
         };
         self.act(r, next, line, bytes);
+    }
+
+    /// The kernel still has its bytes: they come back with the send that they are part of.
+    pub(super) fn await_bytes(&mut self, b: u32, r: u32, line: &[u8]) {
+        let entry = &mut self.requests[r];
+        entry.reply.clear();
+        entry.reply.extend_from_slice(line);
+        entry.state = State::Waiting;
+        self.backends[b as usize].awaiting.push(r);
     }
 
     /// A send has come back: requests that were refused before it did can be repeated now.
@@ -86,11 +99,7 @@ impl Proxy {
     }
 
     /// The endpoint that a redirect names, and the node that it is, if the map knows it.
-    fn redirect_target(
-        &self,
-        r: u32,
-        line: &[u8],
-    ) -> Option<(crate::cluster::Endpoint, Option<u16>)> {
+    fn redirect_target(&self, r: u32, line: &[u8]) -> Option<(Endpoint, Option<u16>)> {
         let (_, raw) = parse_redirect(line)?;
         let asked = &self.nodes[self.requests[r].node].endpoint.host;
         let endpoint = redirect_endpoint(raw, asked)?;
@@ -126,6 +135,9 @@ impl Proxy {
                 let jitter = self.random() % (ms / 2 + 1);
                 let entry = &mut self.requests[r];
                 entry.waits = entry.waits.saturating_add(1);
+                // Waits are counted by themselves. While a slot moves, each try of several keys that
+                // neither node has costs one more redirect: ASK here, TRYAGAIN there.
+                entry.redirects = 0;
                 entry.reply.clear();
                 entry.reply.extend_from_slice(line);
                 self.tally.retries += 1;
@@ -156,8 +168,10 @@ impl Proxy {
     /// The target is not in the map: nothing connects there until the topology thread has seen it.
     fn confirm(&mut self, r: u32, line: &[u8], bytes: Vec<u8>) {
         let from = self.nodes[self.requests[r].node].address;
+        // A script may name any slot; only the one that was asked for is believed.
         if let (Some((slot, _)), Some((endpoint, _))) =
             (parse_redirect(line), self.redirect_target(r, line))
+            && slot == self.requests[r].slot
         {
             let report = Report::Moved { slot, endpoint, from, known: false };
             self.actions.push(Action::Report(report));
@@ -170,25 +184,43 @@ impl Proxy {
         self.wait(r, Bytes::Own(bytes), self.now.ms + budget, true);
     }
 
-    /// Legs whose time has come, or that wait for news of the map, look again.
-    pub(super) fn wake_waiting(&mut self, topology: bool) {
+    /// Legs whose time has come, or to which the news matters, look again.
+    pub(super) fn wake_waiting(&mut self, news: News) {
         if self.waits.is_empty() {
             return;
         }
         let now = self.now.ms;
+        let mut waits = std::mem::take(&mut self.waits);
         let mut due = Vec::new();
-        self.waits.retain(|wait| {
-            let woken = wait.until_ms <= now || (topology && wait.on_topology);
+        waits.retain(|wait| {
+            let woken =
+                wait.until_ms <= now || (wait.on_topology && self.matters(wait.request, &news));
             if woken {
                 due.push(wait.request);
             }
             !woken
         });
+        self.waits = waits;
         for r in due {
             // An earlier one's end may have closed the client, and with it this one.
             if self.requests[r].state == State::Waiting {
                 self.wake(r);
             }
+        }
+    }
+
+    /// Whether a leg that waits for news of the map waits for these. One that waits for a redirect's
+    /// target is not answered by a refresh that may have begun before.
+    fn matters(&self, r: u32, news: &News) -> bool {
+        let entry = &self.requests[r];
+        if !entry.marks.has(Marks::CONFIRMING) {
+            return matches!(news, News::Map | News::Refreshed);
+        }
+        let target = self.redirect_target(r, &entry.reply);
+        match news {
+            News::Time | News::Refreshed => false,
+            News::Map => target.is_none_or(|(_, node)| node.is_some()),
+            News::Confirmed(endpoint) => target.is_none_or(|(named, _)| named == **endpoint),
         }
     }
 

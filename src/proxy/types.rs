@@ -75,7 +75,8 @@ pub enum Note {
 /// What a reactor tells the topology thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// A node said MOVED. `known`: the target is in the map already.
+    /// A node said MOVED and was followed; or, not `known`, it named by MOVED or ASK a place that
+    /// the map does not have.
     Moved { slot: u16, endpoint: Endpoint, from: SocketAddr, known: bool },
     /// A node was lost, timed out or refused to connect.
     NodeLost { address: SocketAddr },

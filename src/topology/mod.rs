@@ -35,8 +35,8 @@ use tokio::sync::mpsc;
 /// What reactors tell this thread. `pool`: index in the settings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// `from` answered MOVED. `endpoint`: as announced, before the address map. `known`: the
-    /// reactor found it in its map and has patched its own copy.
+    /// `from` answered MOVED, or ASK. `endpoint`: as announced, before the address map. `known`: it
+    /// was MOVED, and the reactor found it in its map and has patched its own copy.
     Moved {
         pool: u16,
         slot: u16,

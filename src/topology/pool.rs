@@ -139,9 +139,16 @@ impl Pool {
 
     pub(super) fn handle_report(&mut self, report: Report, now: u64, out: &mut Vec<Update>) {
         match report {
-            Report::Moved { slot, endpoint, from, .. } => {
-                self.handle_moved(slot, endpoint, from, now, out);
-            }
+            Report::Moved { slot, endpoint, from, known, .. } => match self.find(&endpoint) {
+                // Announced by another name (the address map), or learnt since. It may have been
+                // ASK that named it: no patch before the reactor has followed it.
+                Some((_, address)) if !known => {
+                    let address = Some(address);
+                    out.push(Update::Confirmed { pool: self.index, endpoint, address });
+                    self.schedule.want(now);
+                }
+                _ => self.handle_moved(slot, endpoint, from, now, out),
+            },
             Report::NodeLost { address, .. } => {
                 self.lost.retain(|&(known, until)| known != address && until > now);
                 self.lost.truncate(LOST_MAX - 1);

@@ -1,0 +1,344 @@
+//! Faults and changes: slots migrate, primaries fail over, nodes crash, stall, load, move to other
+//! addresses; connections are cut or fall silent. All ends with `heal`.
+//!
+//! No data is lost: a fail-over takes over everything that was written, so that states can be
+//! checked exactly. Not here: refusals drawn per command and connect faults (`serve`).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use ringway::cluster::slot_of;
+
+use crate::world::{Event, World};
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Chaos {
+    Migrate,
+    Step(u16),
+    Gossip(usize),
+    Cut,
+    BlackHole,
+    Stall,
+    Crash,
+    Restart(usize, bool),
+    TakeOver(usize),
+    FailOver,
+    Loading,
+    Down,
+    Move,
+    Forget,
+}
+
+#[derive(Copy, Clone, Debug)]
+pub struct Migration {
+    from: usize,
+    to: usize,
+}
+
+pub type Migrations = BTreeMap<u16, Migration>;
+
+impl World {
+    /// How often each kind strikes, ms.
+    fn mean_ms(&self, chaos: Chaos) -> u64 {
+        let parameters = &self.parameters;
+        match chaos {
+            Chaos::Migrate => parameters.migration_ms,
+            Chaos::Cut => parameters.cut_ms,
+            Chaos::BlackHole => parameters.black_hole_ms,
+            Chaos::Stall => parameters.stall_ms,
+            Chaos::Crash => parameters.crash_ms,
+            Chaos::FailOver => parameters.failover_ms,
+            Chaos::Loading => parameters.loading_ms,
+            Chaos::Down => parameters.down_ms,
+            Chaos::Move => parameters.moves_ms,
+            Chaos::Forget => parameters.forget_ms,
+            Chaos::Step(_) | Chaos::Gossip(_) | Chaos::Restart(..) | Chaos::TakeOver(_) => 0,
+        }
+    }
+
+    pub fn begin_chaos(&mut self) {
+        let kinds = [
+            Chaos::Migrate,
+            Chaos::Cut,
+            Chaos::BlackHole,
+            Chaos::Stall,
+            Chaos::Crash,
+            Chaos::FailOver,
+            Chaos::Loading,
+            Chaos::Down,
+            Chaos::Move,
+            Chaos::Forget,
+        ];
+        kinds.into_iter().for_each(|chaos| self.strike_again(chaos));
+    }
+
+    fn strike_again(&mut self, chaos: Chaos) {
+        let mean = self.mean_ms(chaos);
+        if mean > 0 {
+            let at = self.now_us + self.random.around(mean * 1_000);
+            self.at(at, Event::Chaos(chaos));
+        }
+    }
+
+    pub fn strike(&mut self, chaos: Chaos) {
+        let one_of_a_kind = self.mean_ms(chaos) == 0;
+        if let Chaos::Gossip(node) = chaos {
+            return self.cluster.gossip(node);
+        }
+        if self.healed {
+            return;
+        }
+        self.note(9 << 40, || format!("{chaos:?}"));
+        match chaos {
+            Chaos::Migrate => self.begin_migration(),
+            Chaos::Step(slot) => self.step_migration(slot),
+            Chaos::Gossip(_) => (),
+            Chaos::Cut => {
+                if let Some(link) = self.some_link() {
+                    let broken = self.random.chance(700);
+                    self.hang_up(link, broken);
+                }
+            }
+            Chaos::BlackHole => {
+                if let Some(link) = self.some_link() {
+                    self.links[link].mute = true;
+                    self.links[link].deaf = self.random.chance(500);
+                }
+            }
+            Chaos::Stall => {
+                let until = self.now_us + self.random.range(1_000..=1_500_000);
+                let node = self.some_node();
+                self.cluster.nodes[node].stalled_until = until;
+            }
+            Chaos::Loading => {
+                let until = self.now_us + self.random.range(1_000..=800_000);
+                let node = self.some_node();
+                self.cluster.nodes[node].loading_until = until;
+            }
+            Chaos::Down => {
+                let until = self.now_us + self.random.range(1_000..=800_000);
+                let node = self.some_node();
+                self.cluster.nodes[node].down_until = until;
+            }
+            Chaos::Crash | Chaos::Move => {
+                let node = self.some_node();
+                self.crash(node, chaos == Chaos::Move);
+            }
+            Chaos::Forget => self.forget(),
+            Chaos::Restart(node, moves) => self.restart(node, moves),
+            Chaos::TakeOver(node) => self.take_over(node),
+            Chaos::FailOver => {
+                let primaries = self.cluster.primaries();
+                let node = self.random.pick(&primaries);
+                self.take_over(node);
+            }
+        }
+        if !one_of_a_kind {
+            self.strike_again(chaos);
+        }
+    }
+
+    fn some_node(&mut self) -> usize {
+        self.random.index(self.cluster.nodes.len())
+    }
+
+    fn some_link(&mut self) -> Option<usize> {
+        let up: Vec<usize> = (0..self.links.len()).filter(|&link| self.links[link].up).collect();
+        (!up.is_empty()).then(|| self.random.pick(&up))
+    }
+
+    /// All nodes learn how things are, each in its time.
+    fn gossip_soon(&mut self) {
+        for node in 0..self.cluster.nodes.len() {
+            let at = self.now_us + 1 + self.random.below(self.parameters.gossip_us);
+            self.at(at, Event::Chaos(Chaos::Gossip(node)));
+        }
+    }
+
+    fn begin_migration(&mut self) {
+        let slots = self.slots.clone();
+        let slot = self.random.pick(&slots);
+        let from = usize::from(self.cluster.truth.owner[usize::from(slot)]);
+        let members = &self.cluster.truth.members;
+        let targets: Vec<usize> = (0..members.len())
+            .filter(|&node| node != from && members[node].primary.is_none())
+            .filter(|&node| self.cluster.nodes[node].alive)
+            .collect();
+        let busy = self.migrations.contains_key(&slot) || !self.cluster.nodes[from].alive;
+        if busy || targets.is_empty() {
+            return;
+        }
+        let to = self.random.pick(&targets);
+        if !std::mem::replace(&mut self.cluster.truth.members[to].known, true) {
+            self.cluster.gossip(to);
+            self.gossip_soon();
+        }
+        // Both must know of each other, or the command that begins a migration is refused.
+        if !self.cluster.nodes[from].view.members[to].known {
+            self.cluster.gossip(from);
+        }
+        self.cluster.nodes[to].importing.insert(slot, from);
+        self.cluster.nodes[from].migrating.insert(slot, to);
+        self.migrations.insert(slot, Migration { from, to });
+        self.step_later(slot);
+    }
+
+    fn step_later(&mut self, slot: u16) {
+        let at = self.now_us + self.random.around(self.parameters.migration_step_us);
+        self.at(at, Event::Chaos(Chaos::Step(slot)));
+    }
+
+    fn step_migration(&mut self, slot: u16) {
+        let Some(&Migration { from, to }) = self.migrations.get(&slot) else { return };
+        if self.random.chance(self.parameters.migration_abort / 4) {
+            return self.abort_migration(slot);
+        }
+        let key = self.cluster.nodes[from].data.keys().find(|key| slot_of(key) == slot).cloned();
+        if let Some(key) = key {
+            let value = self.cluster.nodes[from].data.remove(&key).unwrap_or_default();
+            self.cluster.nodes[to].data.insert(key, value);
+            return self.step_later(slot);
+        }
+        if self.random.chance(300) {
+            return self.step_later(slot);
+        }
+        self.migrations.remove(&slot);
+        self.cluster.truth.owner[usize::from(slot)] = to as u8;
+        self.cluster.truth.members[to].epoch = self.next_epoch();
+        self.moves.push((slot, self.history.tick));
+        self.cluster.gossip(to);
+        // The target is told first, the source soon after, the others by and by.
+        let at = self.now_us + self.random.below(2_000);
+        self.at(at, Event::Chaos(Chaos::Gossip(from)));
+        self.gossip_soon();
+    }
+
+    fn next_epoch(&self) -> u64 {
+        self.cluster.truth.members.iter().map(|member| member.epoch).max().unwrap_or(0) + 1
+    }
+
+    fn abort_migration(&mut self, slot: u16) {
+        let Some(Migration { from, to }) = self.migrations.remove(&slot) else { return };
+        self.moves.push((slot, self.history.tick));
+        self.cluster.nodes[to].importing.remove(&slot);
+        self.cluster.nodes[from].migrating.remove(&slot);
+        let of_slot = self.cluster.nodes[to].data.keys().filter(|key| slot_of(key) == slot);
+        let keys: Vec<_> = of_slot.cloned().collect();
+        for key in keys {
+            let value = self.cluster.nodes[to].data.remove(&key).unwrap_or_default();
+            self.cluster.nodes[from].data.insert(key, value);
+        }
+    }
+
+    fn abort_migrations_of(&mut self, node: usize) {
+        let of_node = self.migrations.iter().filter(|(_, of)| of.from == node || of.to == node);
+        let slots: Vec<u16> = of_node.map(|(&slot, _)| slot).collect();
+        slots.into_iter().for_each(|slot| self.abort_migration(slot));
+    }
+
+    /// A node that owns nothing leaves the cluster; or one that has left is met again.
+    fn forget(&mut self) {
+        let node = self.some_node();
+        let owns = self.cluster.truth.owner.contains(&(node as u8));
+        let busy = self.migrations.values().any(|of| of.from == node || of.to == node);
+        let followed = self.cluster.truth.members.iter().any(|of| of.primary == Some(node));
+        if !owns && !busy && !followed {
+            let member = &mut self.cluster.truth.members[node];
+            member.known = !member.known;
+            self.gossip_soon();
+        }
+    }
+
+    fn crash(&mut self, node: usize, moves: bool) {
+        if !self.cluster.nodes[node].alive {
+            return;
+        }
+        self.abort_migrations_of(node);
+        self.cluster.nodes[node].alive = false;
+        self.cluster.truth.members[node].failed = true;
+        for link in 0..self.links.len() {
+            if self.links[link].node == node {
+                self.hang_up(link, true);
+            }
+        }
+        self.gossip_soon();
+        let back = self.now_us + self.random.range(10_000..=1_200_000);
+        self.at(back, Event::Chaos(Chaos::Restart(node, moves)));
+        let over = self.now_us + self.random.range(10_000..=800_000);
+        self.at(over, Event::Chaos(Chaos::TakeOver(node)));
+    }
+
+    fn restart(&mut self, node: usize, moves: bool) {
+        if moves {
+            let count = self.cluster.addresses.len() as u16;
+            let address = SocketAddr::from(([10, 0, 1, node as u8 + 1], 8000 + count));
+            self.cluster.truth.members[node].address = address;
+            self.cluster.addresses.push(address);
+        }
+        self.cluster.truth.members[node].failed = false;
+        let this = &mut self.cluster.nodes[node];
+        this.alive = true;
+        if self.parameters.loading_ms > 0 {
+            this.loading_until = self.now_us + self.random.below(500_000);
+        }
+        self.cluster.gossip(node);
+        self.gossip_soon();
+    }
+
+    /// A replica becomes the primary of its shard, with all its data.
+    fn take_over(&mut self, old: usize) {
+        let members = &self.cluster.truth.members;
+        let heir = (0..members.len())
+            .filter(|&node| members[node].known && self.cluster.nodes[node].alive)
+            .find(|&node| members[node].primary == Some(old));
+        let Some(heir) = heir else { return };
+        self.abort_migrations_of(old);
+        let data = std::mem::take(&mut self.cluster.nodes[old].data);
+        self.cluster.nodes[heir].data = data;
+        let epoch = self.next_epoch();
+        let truth = &mut self.cluster.truth;
+        for member in &mut truth.members {
+            if member.primary == Some(old) {
+                member.primary = Some(heir);
+            }
+        }
+        truth.members[heir].primary = None;
+        truth.members[heir].epoch = epoch;
+        truth.members[old].primary = Some(heir);
+        for owner in truth.owner.iter_mut().filter(|owner| **owner == old as u8) {
+            *owner = heir as u8;
+        }
+        for &slot in &self.slots {
+            if self.cluster.truth.owner[usize::from(slot)] == heir as u8 {
+                self.moves.push((slot, self.history.tick));
+            }
+        }
+        self.cluster.gossip(heir);
+        self.gossip_soon();
+    }
+
+    /// The faults end: every node is up and knows how things are; silent connections break.
+    pub fn heal(&mut self) {
+        self.note(10 << 40, || "heal".into());
+        let slots: Vec<u16> = self.migrations.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.abort_migration(slot));
+        for node in 0..self.cluster.nodes.len() {
+            if !self.cluster.nodes[node].alive {
+                self.restart(node, false);
+            }
+            let this = &mut self.cluster.nodes[node];
+            (this.loading_until, this.down_until) = (0, 0);
+            this.stalled_until = 0;
+        }
+        for node in 0..self.cluster.nodes.len() {
+            self.cluster.gossip(node);
+        }
+        // Keepalive would find them in time.
+        for link in 0..self.links.len() {
+            if self.links[link].deaf || self.links[link].mute {
+                self.hang_up(link, true);
+            }
+        }
+        self.healed = true;
+    }
+}

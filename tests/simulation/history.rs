@@ -1,0 +1,321 @@
+//! What was asked, what nodes ran, in which order: the record that the checkers judge.
+//!
+//! Checked here while nodes run commands: *at most once* (a write runs never twice, and never after
+//! it was answered with "has not run") and *order* (one client's writes to one slot run in its order).
+//!
+//! Inversions that are allowed, because nobody can prevent them: an elder A runs after a younger B
+//! only if A was refused (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, ...) before B on the very
+//! connection on which B then ran, and the proxy read that refusal in a turn not before the one in
+//! which B was last launched (received from its client, or itself read as refused): B was behind A
+//! on its way already. Or A's outcome is told as unknown: what was written to a lost connection may
+//! run late.
+//!
+//! Not here: what replies may say (`checker`).
+
+use std::collections::BTreeMap;
+
+use ringway::cluster::slot_of;
+use ringway::resp::Version;
+
+use crate::item;
+
+#[derive(Clone, Debug)]
+pub struct Violation {
+    pub checker: &'static str,
+    pub text: String,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Set,
+    Get,
+    IncrBy,
+    Incr,
+    Append,
+    Learned,
+    MGet,
+    MSet,
+    Del,
+    Exists,
+    DbSize,
+    ScriptLoad,
+    Reset,
+    ReplyOn,
+    Auth,
+    Early,
+    /// By index in `workload::SCRIPTS`.
+    Eval(u8),
+    Ping,
+    Echo,
+    Hello(u8),
+    ReplySkip,
+    Unknown,
+    CrossSlot,
+    NotYet,
+    BadProtocol,
+    Quit,
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    Pending,
+    Done,
+    /// Answered with an error that says so.
+    NotRun,
+    Unknown,
+    /// No reply is due.
+    Silent,
+    /// Its client left before.
+    Left,
+}
+
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub key: Vec<u8>,
+    pub tick: u64,
+    pub result: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Request {
+    pub client: usize,
+    pub kind: Kind,
+    pub version: Version,
+    pub keys: Vec<Vec<u8>>,
+    pub issued_us: u64,
+    pub issued_tick: u64,
+    /// The turn in which the proxy got its last byte.
+    pub delivered: Option<u64>,
+    pub outcome: Outcome,
+    pub runs: Vec<Run>,
+    pub refusals: Vec<Refusal>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub slot: u16,
+    pub link: usize,
+    pub tick: u64,
+    /// The turn in which the proxy read it.
+    pub read: Option<u64>,
+}
+
+impl Request {
+    fn writes(&self) -> bool {
+        !matches!(self.kind, Kind::Get | Kind::MGet | Kind::Exists)
+    }
+
+    /// The turn from which on it may have been on its way to where it ran.
+    fn launched(&self, slot: u16) -> u64 {
+        let again = self.refusals.iter().filter(|refusal| refusal.slot == slot);
+        let again = again.filter_map(|refusal| refusal.read).max();
+        again.unwrap_or(self.delivered.unwrap_or(0))
+    }
+
+    /// Whether `younger` may have run before this.
+    fn lets_pass(&self, slot: u16, younger: &Place) -> bool {
+        self.refusals.iter().any(|refusal| {
+            refusal.slot == slot
+                && refusal.link == younger.link
+                && refusal.tick < younger.tick
+                && refusal.read.is_none_or(|read| read >= younger.launched)
+        })
+    }
+}
+
+/// Where and when a write ran.
+#[derive(Copy, Clone, Debug)]
+struct Place {
+    id: u32,
+    link: usize,
+    tick: u64,
+    launched: u64,
+}
+
+/// A state of a key: content (0: none) from this tick on.
+pub type State = (u64, u64);
+
+#[derive(Default)]
+pub struct History {
+    /// By number; 0 is nobody's.
+    pub requests: Vec<Request>,
+    /// Counts commands that nodes ran: the clock of states.
+    pub tick: u64,
+    pub states: BTreeMap<Vec<u8>, Vec<State>>,
+    pub by_key: BTreeMap<(usize, Vec<u8>), Vec<u32>>,
+    /// Runs of INCR, which carries no number.
+    pub increments: BTreeMap<Vec<u8>, u64>,
+    /// Ticks at which something was refused or a connection lost: reads may have been repeated.
+    pub disturbances: Vec<u64>,
+    order: BTreeMap<(usize, u16), Vec<Place>>,
+    /// Elder, younger, slot.
+    inversions: Vec<(u32, u32, u16)>,
+    pub violation: Option<Violation>,
+    pub answered: u64,
+    pub errors: u64,
+    pub runs: u64,
+    pub inversions_allowed: u64,
+}
+
+impl History {
+    pub fn new() -> History {
+        let mut history = History::default();
+        history.open(0, Kind::Ping, Version::Resp2, 0);
+        history.requests[0].outcome = Outcome::Silent;
+        history
+    }
+
+    pub fn open(&mut self, client: usize, kind: Kind, version: Version, now_us: u64) -> u32 {
+        self.requests.push(Request {
+            client,
+            kind,
+            version,
+            keys: Vec::new(),
+            issued_us: now_us,
+            issued_tick: self.tick,
+            delivered: None,
+            outcome: Outcome::Pending,
+            runs: Vec::new(),
+            refusals: Vec::new(),
+        });
+        self.requests.len() as u32 - 1
+    }
+
+    pub fn set_keys(&mut self, id: u32, keys: Vec<Vec<u8>>) {
+        let client = self.requests[id as usize].client;
+        for key in &keys {
+            self.by_key.entry((client, key.clone())).or_default().push(id);
+        }
+        self.requests[id as usize].keys = keys;
+    }
+
+    pub fn violate(&mut self, checker: &'static str, text: String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { checker, text });
+        }
+    }
+
+    /// A node has changed a key.
+    pub fn changed(&mut self, key: Vec<u8>, value: Option<&[u8]>) {
+        let state = value.map_or(0, item::hash);
+        self.states.entry(key).or_default().push((self.tick, state));
+    }
+
+    /// A node has run a request, or its part for `key`.
+    pub fn ran(&mut self, id: u32, key: Vec<u8>, result: i64, link: usize) {
+        self.runs += 1;
+        if id == 0 {
+            *self.increments.entry(key).or_default() += 1;
+            return;
+        }
+        let tick = self.tick;
+        let Some(request) = self.requests.get_mut(id as usize) else {
+            return self.violate("garbage", format!("a node got request {id}, never asked"));
+        };
+        let before = request.runs.iter().filter(|run| run.key == key).count();
+        let most = if request.writes() { 1 } else { 2 };
+        let (outcome, kind) = (request.outcome, request.kind);
+        request.runs.push(Run { key: key.clone(), tick, result });
+        if before >= most {
+            let text = format!("request {id} {kind:?} ran {} times", before + 1);
+            return self.violate("at most once", text);
+        }
+        if outcome == Outcome::NotRun && most == 1 {
+            let text = format!("request {id} {kind:?} ran although its answer said it had not");
+            return self.violate("at most once", text);
+        }
+        if most == 1 {
+            self.check_order(id, slot_of(&key), link);
+        }
+    }
+
+    fn check_order(&mut self, id: u32, slot: u16, link: usize) {
+        let request = &self.requests[id as usize];
+        let place = Place { id, link, tick: self.tick, launched: request.launched(slot) };
+        let ran = self.order.entry((request.client, slot)).or_default();
+        for younger in ran.iter().filter(|ran| ran.id > id) {
+            if request.lets_pass(slot, younger) {
+                self.inversions_allowed += 1;
+            } else {
+                self.inversions.push((id, younger.id, slot));
+            }
+        }
+        ran.push(place);
+    }
+
+    /// A node has refused a request. Returns the number of the refusal.
+    pub fn refused(&mut self, id: u32, slot: u16, link: usize) -> usize {
+        let tick = self.tick;
+        let Some(request) = self.requests.get_mut(id as usize) else { return 0 };
+        request.refusals.push(Refusal { slot, link, tick, read: None });
+        request.refusals.len() - 1
+    }
+
+    /// The proxy has read it.
+    pub fn refusal_read(&mut self, id: u32, number: usize, turn: u64) {
+        let Some(request) = self.requests.get_mut(id as usize) else { return };
+        if let Some(refusal) = request.refusals.get_mut(number) {
+            refusal.read = Some(turn);
+        }
+    }
+
+    pub fn disturbed(&mut self) {
+        self.disturbances.push(self.tick);
+    }
+
+    /// At the end: what could not be judged before.
+    pub fn finish(&mut self) {
+        for (elder, younger, slot) in std::mem::take(&mut self.inversions) {
+            if self.requests[elder as usize].outcome == Outcome::Done {
+                let text = format!(
+                    "slot {slot}: request {elder} ran after {younger} of the same client: {:?} {:?}",
+                    self.requests[elder as usize], self.requests[younger as usize]
+                );
+                self.violate("order", text);
+            }
+        }
+        for id in 1..self.requests.len() as u32 {
+            self.check_count(id);
+        }
+        self.check_increments();
+    }
+
+    fn check_count(&mut self, id: u32) {
+        let request = &self.requests[id as usize];
+        if request.outcome != Outcome::Done || !carries_number(request.kind) {
+            return;
+        }
+        let ran = |key: &&Vec<u8>| request.runs.iter().any(|run| run.key == **key);
+        if let Some(key) = request.keys.iter().find(|key| !ran(key)) {
+            let key = String::from_utf8_lossy(key).into_owned();
+            let text =
+                format!("request {id} {:?} was answered and never ran on {key}", request.kind);
+            self.violate("at most once", text);
+        }
+    }
+
+    fn check_increments(&mut self) {
+        let mut told: BTreeMap<Vec<u8>, (u64, u64)> = BTreeMap::new();
+        for request in self.requests.iter().filter(|request| request.kind == Kind::Incr) {
+            let (done, unknown) = told.entry(request.keys[0].clone()).or_default();
+            match request.outcome {
+                Outcome::Done => *done += 1,
+                Outcome::NotRun => (),
+                _ => *unknown += 1,
+            }
+        }
+        for (key, (done, unknown)) in told {
+            let ran = self.increments.get(&key).copied().unwrap_or(0);
+            if ran < done || ran > done + unknown {
+                let key = String::from_utf8_lossy(&key).into_owned();
+                let text = format!("INCR {key}: ran {ran}, answered {done}, unknown {unknown}");
+                self.violate("at most once", text);
+            }
+        }
+    }
+}
+
+/// Whether each run of it names the request and the key.
+fn carries_number(kind: Kind) -> bool {
+    matches!(kind, Kind::Set | Kind::IncrBy | Kind::Append | Kind::Learned | Kind::MSet)
+}

@@ -1,0 +1,457 @@
+//! One run: virtual time, the queue of events, and the driver that turns the real `proxy` as
+//! `reactor` does: completions, updates, time, flush, actions.
+//!
+//! Not here: what the parts of the model do (`network`, `serve`, `chaos`, `topology`, `workload`).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ringway::cluster::slot_of;
+use ringway::proxy::local::{Identity, User};
+use ringway::proxy::{Action, Conn, Now, Proxy, Socket};
+
+use crate::chaos::{Chaos, Migrations};
+use crate::history::History;
+use crate::network::{Completion, Entry, Inbound, Peer};
+use crate::nodes::Cluster;
+use crate::parameters::Parameters;
+use crate::plant::Plant;
+use crate::random::Random;
+use crate::serve::Link;
+use crate::topology::{Errand, TopologyThread};
+use crate::workload::Client;
+
+#[derive(Debug)]
+pub enum Event {
+    Turn,
+    ToProxy { socket: Socket, inbound: Inbound },
+    ToClient { client: usize, bytes: Vec<u8> },
+    ClientEnd { client: usize },
+    ToLink { link: usize, bytes: Vec<u8> },
+    LinkEnd { link: usize },
+    Serve { link: usize },
+    Sent { socket: Socket, ok: bool },
+    Connected { socket: Socket, ok: bool },
+    Gone { socket: Socket },
+    Client { client: usize },
+    Chaos(Chaos),
+    Errand(Errand),
+}
+
+pub struct World {
+    pub parameters: Parameters,
+    pub plant: Plant,
+    pub random: Random,
+    pub now_us: u64,
+    queue: BTreeMap<(u64, u64), Event>,
+    queued: u64,
+    pub proxy: Proxy,
+    pub sockets: Vec<Entry>,
+    pub free_sockets: Vec<u32>,
+    pub inbox: VecDeque<Completion>,
+    pub links: Vec<Link>,
+    pub clients: Vec<Client>,
+    pub cluster: Cluster,
+    pub topology: TopologyThread,
+    pub history: History,
+    /// Ticks at which slots changed hands.
+    pub moves: Vec<(u16, u64)>,
+    /// Addresses that a map given to the proxy has named.
+    pub named: BTreeSet<SocketAddr>,
+    pub first_map_us: Option<u64>,
+    pub learned_us: Option<u64>,
+    pub healed: bool,
+    pub drained: bool,
+    /// The reactor takes no turn before.
+    pub stuck_until: u64,
+    /// Since when nothing may fail any more.
+    pub settled_us: Option<u64>,
+    pub migrations: Migrations,
+    /// The slots of all keys.
+    pub slots: Vec<u16>,
+    pub turns: u64,
+    pub events: u64,
+    turn_at: u64,
+    turn_scheduled: bool,
+    empty_turns: u32,
+    actions: Vec<Action>,
+    pub trace: Option<VecDeque<String>>,
+    pub hash: u64,
+    pub redirects_seen: u64,
+}
+
+/// More turns in a row than this without anything to do are a busy loop.
+const EMPTY_TURNS_MAX: u32 = 400;
+
+/// What clients log in with.
+pub const FRONT_PASSWORD: &[u8] = b"front";
+
+/// Lines of the trace that are kept.
+const TRACE_MAX: usize = 8000000;
+
+impl World {
+    pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
+        let mut random = Random::new(parameters.seed ^ 0xabcd_ef01_2345_6789);
+        let mut who = identity();
+        if parameters.login {
+            let (name, password) = ("default".into(), Some(FRONT_PASSWORD.into()));
+            who.users = vec![User { name, password }];
+        }
+        let seed = [(); 4].map(|()| random.next());
+        let proxy = Proxy::new(parameters.settings(), Arc::new(who), seed, 1, 1);
+        let cluster = Cluster::new(
+            parameters.primaries,
+            parameters.replicas,
+            parameters.spares,
+            parameters.nat,
+        );
+        let tags = 0..parameters.tags;
+        let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
+        World {
+            plant,
+            random,
+            now_us: 0,
+            queue: BTreeMap::new(),
+            queued: 0,
+            proxy,
+            sockets: Vec::new(),
+            free_sockets: Vec::new(),
+            inbox: VecDeque::new(),
+            links: Vec::new(),
+            clients: Vec::new(),
+            cluster,
+            topology: TopologyThread::default(),
+            history: History::new(),
+            moves: Vec::new(),
+            named: BTreeSet::new(),
+            first_map_us: None,
+            learned_us: None,
+            healed: false,
+            drained: false,
+            stuck_until: 0,
+            settled_us: None,
+            migrations: Migrations::new(),
+            slots,
+            turns: 0,
+            events: 0,
+            turn_at: u64::MAX,
+            turn_scheduled: false,
+            empty_turns: 0,
+            actions: Vec::new(),
+            trace: traced.then(VecDeque::new),
+            hash: parameters.seed,
+            redirects_seen: 0,
+            parameters,
+        }
+    }
+
+    pub fn at(&mut self, at_us: u64, event: Event) {
+        self.queued += 1;
+        self.queue.insert((at_us.max(self.now_us), self.queued), event);
+    }
+
+    /// Notes what happens: into the hash, and as text where somebody wants to read it.
+    pub fn note(&mut self, number: u64, text: impl FnOnce() -> String) {
+        self.hash = (self.hash ^ number ^ self.now_us << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.hash ^= self.hash >> 29;
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE_MAX {
+                trace.pop_front();
+            }
+            trace.push_back(format!("{:>9} µs turn {:>5}: {}", self.now_us, self.turns, text()));
+        }
+    }
+
+    /// Runs until the time, or until `done` says so, or a checker has failed. False: time is up.
+    pub fn run_until(&mut self, until_us: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        while self.history.violation.is_none() {
+            let Some((&(at, _), _)) = self.queue.first_key_value() else { break };
+            if at > until_us {
+                break;
+            }
+            let Some(((at, _), event)) = self.queue.pop_first() else { break };
+            self.now_us = at;
+            self.events += 1;
+            self.handle(event);
+            if self.events % 64 == 0 && done(self) {
+                return true;
+            }
+        }
+        if self.history.violation.is_none() && !done(self) {
+            self.now_us = self.now_us.max(until_us);
+            return done(self);
+        }
+        true
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Turn => {
+                if self.turn_scheduled && self.turn_at == self.now_us {
+                    self.turn_scheduled = false;
+                    if self.stuck_until > self.now_us {
+                        self.turn_before(self.stuck_until);
+                    } else {
+                        self.turn();
+                    }
+                }
+            }
+            Event::ToProxy { socket, inbound } => self.arrived(socket, inbound),
+            Event::ToClient { client, bytes } => self.client_gets(client, bytes),
+            Event::ClientEnd { client } => self.client_sees_end(client),
+            Event::ToLink { link, bytes } => self.link_gets(link, bytes),
+            Event::LinkEnd { link } => self.link_sees_end(link),
+            Event::Serve { link } => self.serve(link),
+            Event::Sent { socket, ok } => self.send_ended(socket, ok),
+            Event::Connected { socket, ok } => self.connected(socket, ok),
+            Event::Gone { socket } => {
+                if self.entry(socket).is_some() {
+                    self.complete(Completion::Gone { socket });
+                }
+            }
+            Event::Client { client } => self.client_acts(client),
+            Event::Chaos(chaos) => self.strike(chaos),
+            Event::Errand(errand) => self.run_errand(errand),
+        }
+    }
+
+    /// Sees to it that the next turn is not later than this.
+    pub fn turn_before(&mut self, at_us: u64) {
+        let at_us = at_us.max(self.stuck_until);
+        if !self.turn_scheduled || self.turn_at > at_us {
+            self.turn_scheduled = true;
+            self.turn_at = at_us.max(self.now_us);
+            self.at(self.turn_at, Event::Turn);
+        }
+    }
+
+    pub fn now(&self) -> Now {
+        Now {
+            ms: 1 + self.parameters.clock_ms + self.now_us / 1000,
+            unix_us: 1_700_000_000_000_000 + self.now_us,
+        }
+    }
+
+    fn turn(&mut self) {
+        self.turns += 1;
+        let now = self.now();
+        let completions = self.take_inbox();
+        let mut busy = !completions.is_empty();
+        for completion in completions {
+            self.note(completion.mark(), || match &completion {
+                Completion::Received { socket, bytes } => {
+                    format!("received {socket:?} {:?}", shown(bytes))
+                }
+                other => format!("{other:?}"),
+            });
+            self.hand_over(completion, now);
+        }
+        busy |= self.hand_updates(now);
+        let due = now.ms >= self.proxy.next_deadline();
+        if due && self.plant != Plant::NoTime {
+            self.proxy.handle_time(now);
+        }
+        let mut actions = std::mem::take(&mut self.actions);
+        self.proxy.flush(&mut actions);
+        busy |= !actions.is_empty();
+        for action in actions.drain(..) {
+            self.act(action);
+        }
+        self.actions = actions;
+        self.watch_for_busy_loop(busy);
+        let next = if self.proxy.take_urgent() {
+            self.now_us + 1 + self.random.below(20)
+        } else {
+            let sleep = self.proxy.next_deadline().saturating_sub(now.ms).clamp(1, 1_000);
+            (self.now_us / 1_000 + sleep) * 1_000
+        };
+        self.turn_before(next.max(self.now_us + 1));
+    }
+
+    fn watch_for_busy_loop(&mut self, busy: bool) {
+        self.empty_turns = if busy { 0 } else { self.empty_turns + 1 };
+        if self.empty_turns > EMPTY_TURNS_MAX {
+            let text = format!(
+                "{EMPTY_TURNS_MAX} turns in a row had nothing to do; the next is wanted at {} ms, now {}",
+                self.proxy.next_deadline(),
+                self.now().ms
+            );
+            self.history.violate("busy loop", text);
+        }
+        // A turn that waited its 20 ms or more is no part of a loop.
+        if self.proxy.next_deadline() > self.now().ms + 10 {
+            self.empty_turns = 0;
+        }
+    }
+
+    fn hand_over(&mut self, completion: Completion, now: Now) {
+        match completion {
+            Completion::Accepted { socket, client } => self.accept(socket, client, now),
+            Completion::Received { socket, bytes } => {
+                if let Some(owner) = self.owner(socket) {
+                    self.count_received(owner, socket, bytes.len());
+                    self.proxy.handle_received(owner, &bytes, now);
+                }
+            }
+            Completion::End { socket, failed } => {
+                if let Some(owner) = self.owner(socket) {
+                    self.count_end(owner);
+                    self.proxy.handle_end(owner, failed, now);
+                }
+            }
+            Completion::Sent { socket, ok } => {
+                let Some(entry) = self.entry(socket) else { return };
+                let Some(buffer) = entry.sending.take() else { return };
+                if let Some(owner) = self.owner(socket) {
+                    self.proxy.handle_sent(owner, buffer, ok, now);
+                }
+            }
+            Completion::Connected { socket, ok } => {
+                if let Some(Conn::Backend(backend)) = self.owner(socket) {
+                    self.proxy.handle_connected(backend, ok, now);
+                }
+            }
+            Completion::Gone { socket } => self.gone(socket, now),
+        }
+    }
+
+    fn gone(&mut self, socket: Socket, now: Now) {
+        let owner = self.owner(socket);
+        let Some(entry) = self.entry(socket) else { return };
+        entry.open = false;
+        entry.owner = None;
+        self.free_sockets.push(socket.index);
+        if let Some(owner) = owner {
+            self.proxy.handle_gone(owner, now);
+        }
+    }
+
+    fn owner(&mut self, socket: Socket) -> Option<Conn> {
+        self.entry(socket)?.owner
+    }
+
+    fn accept(&mut self, socket: Socket, client: usize, now: Now) {
+        let peer = SocketAddr::from(([10, 9, 0, 1], 1000 + client as u16));
+        let local = SocketAddr::from(([10, 9, 0, 2], 6379));
+        match self.proxy.handle_accepted(socket, peer, local, now) {
+            Some(index) => {
+                if let Some(entry) = self.entry(socket) {
+                    entry.owner = Some(Conn::Client(index));
+                }
+            }
+            None => {
+                self.clients[client].refused = true;
+                self.send(socket, Proxy::refusal());
+                if let Some(entry) = self.entry(socket) {
+                    entry.sending = None;
+                }
+                self.close(socket);
+            }
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Send { conn, socket, bytes } => {
+                self.note(bytes.len() as u64 | 1 << 40, || {
+                    format!("send {conn:?} {socket:?} {:?}", shown(&bytes))
+                });
+                self.send(socket, bytes);
+            }
+            Action::Connect { backend, address } => {
+                self.note(u64::from(backend) | 2 << 40, || format!("connect {backend} {address}"));
+                self.connect(backend, address);
+            }
+            Action::Close { conn, socket } => {
+                self.note(u64::from(socket.index) | 3 << 40, || {
+                    format!("close {conn:?} {socket:?}")
+                });
+                self.count_close(socket);
+                self.close(socket);
+            }
+            Action::StopReading { socket } => {
+                self.note(u64::from(socket.index) | 4 << 40, || format!("stop reading {socket:?}"));
+                self.pause(socket);
+            }
+            Action::StartReading { socket } => {
+                self.note(u64::from(socket.index) | 5 << 40, || format!("read again {socket:?}"));
+                self.resume(socket);
+            }
+            Action::Note(_) => (),
+            Action::Report(report) => {
+                self.note(6 << 40, || format!("report {report:?}"));
+                self.hear_report(report);
+            }
+        }
+    }
+
+    /// The proxy has read so many bytes: requests and refusals in them count as known to it.
+    fn count_received(&mut self, owner: Conn, socket: Socket, len: usize) {
+        let turn = self.turns;
+        let Some(entry) = self.entry(socket) else { return };
+        match (owner, entry.peer) {
+            (Conn::Client(_), Peer::Client(client)) => {
+                let client = &mut self.clients[client];
+                client.delivered += len as u64;
+                while let Some(&(end, id)) = client.ends.front()
+                    && end <= client.delivered
+                {
+                    client.ends.pop_front();
+                    self.history.requests[id as usize].delivered = Some(turn);
+                }
+            }
+            (Conn::Backend(_), Peer::Link(link)) => {
+                let link = &mut self.links[link];
+                link.read += len as u64;
+                while let Some(&(Some(end), id, number)) = link.refusals.front()
+                    && end <= link.read
+                {
+                    link.refusals.pop_front();
+                    self.history.refusal_read(id, number, turn);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn count_end(&mut self, owner: Conn) {
+        if let Conn::Backend(_) = owner {
+            self.history.disturbed();
+        }
+    }
+
+    /// The proxy closes: a backend means trouble for reads, a client needs a reason.
+    fn count_close(&mut self, socket: Socket) {
+        let Some(entry) = self.entry(socket) else { return };
+        match entry.peer {
+            Peer::Client(client) => self.check_close(client),
+            _ => self.history.disturbed(),
+        }
+    }
+}
+
+fn shown(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(400)]).into_owned();
+    text.replace("\r\n", "␍")
+}
+
+pub fn identity() -> Identity {
+    Identity {
+        version_announced: "7.2.5".into(),
+        run_id: [b'a'; 40],
+        users: Vec::new(),
+        ignore_select: false,
+        maxclients: 10_000,
+        listen_port: 6379,
+        announce: None,
+        started_unix_s: 1_700_000_000,
+        process_id: 1,
+        reactors: 1,
+        idle_timeout_s: 0,
+        os: "none".into(),
+        executable: "simulation".into(),
+        config_file: "".into(),
+        secret: [7; 32],
+    }
+}
