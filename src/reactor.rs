@@ -112,9 +112,6 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// The longest sleep: time is looked at now and then even when nothing happens.
 const SLEEP_MAX_MS: u64 = 1_000;
 
-/// How long replies that are kept back for their pipeline's others wait, at most, for a turn.
-const CORK_WAIT: Duration = Duration::from_micros(50);
-
 struct Worker {
     index: u16,
     ring: Ring,
@@ -238,6 +235,11 @@ impl Worker {
 
     fn turn(&mut self) {
         self.turns += 1;
+        // First, so that who asks for numbers after a silence is not told old ones.
+        if self.now.ms >= self.next_publish_ms {
+            self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
+            self.publish();
+        }
         let mut woken = false;
         let mut events = 0;
         while let Some(event) = self.ring.next_event() {
@@ -434,10 +436,6 @@ impl Worker {
                 until > due
             });
         }
-        if self.now.ms >= self.next_publish_ms {
-            self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
-            self.publish();
-        }
     }
 
     fn is_drained(&self) -> bool {
@@ -462,9 +460,6 @@ impl Worker {
         }
         if urgent {
             return Duration::ZERO;
-        }
-        if self.proxies.iter().any(Proxy::is_corked) {
-            return CORK_WAIT;
         }
         Duration::from_millis(next.saturating_sub(self.now.ms).max(1))
     }

@@ -107,8 +107,6 @@ pub struct Settings {
     /// A backend that answers nothing for so long while requests wait is closed.
     pub request_timeout_ms: u64,
     pub connect_timeout_ms: u64,
-    /// Turns for which replies wait for the rest of their pipeline's; 0: never.
-    pub cork_turns: u8,
     /// From what redirects name to how the map calls it.
     pub address_map: AddressMap,
     pub redirects_max: u8,
@@ -136,7 +134,6 @@ impl Default for Settings {
             client_stall_ms: 60_000,
             request_timeout_ms: 5_000,
             connect_timeout_ms: 900,
-            cork_turns: std::env::var("RWX_CORK").ok().and_then(|v| v.parse().ok()).unwrap_or(1),
             address_map: AddressMap::default(),
             redirects_max: 5,
             split_reads: true,
