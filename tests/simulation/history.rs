@@ -101,7 +101,7 @@ pub struct Refusal {
 }
 
 impl Request {
-    fn writes(&self) -> bool {
+    pub fn writes(&self) -> bool {
         !matches!(self.kind, Kind::Get | Kind::MGet | Kind::Exists)
     }
 
@@ -147,6 +147,8 @@ pub struct History {
     pub increments: BTreeMap<Vec<u8>, u64>,
     /// Ticks at which something was refused or a connection lost: reads may have been repeated.
     pub disturbances: Vec<u64>,
+    /// Slots that changed hands, and the ticks.
+    pub moves: Vec<(u16, u64)>,
     order: BTreeMap<(usize, u16), Vec<Place>>,
     /// Elder, younger, slot.
     inversions: Vec<(u32, u32, u16)>,

@@ -102,6 +102,7 @@ fn heal_and_answer(world: &mut World, parameters: &Parameters) -> Result<(), Vio
 
 /// New clients find everything in order: nothing may fail any more.
 fn after_heal(world: &mut World) -> Result<(), Violation> {
+    world.break_silent_links();
     let settle = world.now_us + 12_000_000;
     world.run_until(settle, |_| false);
     for client in 0..world.clients.len() {

@@ -190,10 +190,10 @@ impl Parameters {
         self.half_closes = sometimes(r, 300, 1..=400);
         self.resp3 = sometimes(r, 600, 1..=1000);
         self.large = sometimes(r, 300, 1..=400);
+        self.hostile = sometimes(r, 400, 1..=500);
         if !self.calm {
             self.never_reads = sometimes(r, 200, 1..=300);
             self.slow_reads = sometimes(r, 200, 1..=400);
-            self.hostile = sometimes(r, 400, 1..=500);
         }
         for weight in &mut self.weights {
             *weight = if r.chance(350) { 0 } else { 1 + r.skewed(100) as u32 };

@@ -373,6 +373,28 @@ fn several_keys_that_are_nowhere_are_asked_for_one_by_one_while_their_slot_moves
 }
 
 #[test]
+fn whole_cluster_command_waits_for_elders_and_holds_what_comes_after() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let key = key("k", true);
+    rig.ask(client, &format!("SET {key} v"));
+    rig.let_in(true);
+    rig.ask(client, "DBSIZE");
+    rig.ask(client, &format!("SET {key} w"));
+    let first = rig.backend_of(1);
+    assert!(rig.told(Conn::Backend(first)).ends_with("$1 v "));
+    rig.answer(first, "+OK ");
+    rig.let_in(true);
+    let second = rig.backend_of(2);
+    assert_eq!(rig.told(Conn::Backend(first)), "*1 $6 DBSIZE ");
+    rig.answer(first, ":1 ");
+    assert_eq!(rig.told(Conn::Backend(first)), "", "the other node has not counted yet");
+    rig.answer(second, ":2 ");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK :3 ");
+    assert!(rig.told(Conn::Backend(first)).ends_with("$1 w "));
+}
+
+#[test]
 fn failed_connect_long_after_an_outage_is_tried_again() {
     let mut rig = Rig::new(Settings::default());
     let client = rig.client();

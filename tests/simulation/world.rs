@@ -55,8 +55,6 @@ pub struct World {
     pub cluster: Cluster,
     pub topology: TopologyThread,
     pub history: History,
-    /// Ticks at which slots changed hands.
-    pub moves: Vec<(u16, u64)>,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -123,7 +121,6 @@ impl World {
             cluster,
             topology: TopologyThread::default(),
             history: History::new(),
-            moves: Vec::new(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
