@@ -315,10 +315,7 @@ impl History {
             }
             (from, content) = (next_from, next_content);
         }
-        // Who follows ASK while the slot is already on its way elsewhere may be told "no such key" by
-        // a node that imports it anew: so the cluster specification has it.
-        if state == 0 && self.moves_since(slot_of(key), self.requests[id as usize].issued_tick) >= 2
-        {
+        if self.forked.contains(key) {
             return Ok(());
         }
         let text = format!("no state of its key between ticks {low} and {high}: {value:?}");
@@ -327,7 +324,7 @@ impl History {
     }
 
     /// How often a slot has changed hands since.
-    fn moves_since(&self, slot: u16, tick: u64) -> usize {
+    pub fn moves_since(&self, slot: u16, tick: u64) -> usize {
         let moves = self.moves.iter().rev().take_while(|of| of.1 >= tick);
         moves.filter(|of| of.0 == slot).count()
     }

@@ -145,6 +145,16 @@ impl Cluster {
         SocketAddr::from(([to, b, c, d], address.port()))
     }
 
+    /// Keys of a command that runs at `node` that some other node has too, or instead.
+    pub fn forked(&self, node: usize, args: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let keys = keys_of(&args[0].to_ascii_uppercase(), args);
+        let elsewhere = |key: &[u8]| {
+            let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
+            others.any(|(_, other)| other.data.contains_key(key))
+        };
+        keys.into_iter().filter(|key| elsewhere(key)).map(<[u8]>::to_vec).collect()
+    }
+
     pub fn primaries(&self) -> Vec<usize> {
         let is_primary =
             |&n: &usize| self.truth.members[n].known && self.truth.members[n].primary.is_none();

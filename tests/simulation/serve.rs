@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
+use ringway::cluster::slot_of;
 use ringway::proxy::{Conn, Socket};
 
 use crate::network::Peer;
@@ -234,6 +235,13 @@ impl World {
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
         };
         self.note(answer.reply.len() as u64 | 7 << 40, shown);
+        if answer.reply.first() != Some(&b'-') {
+            for key in self.cluster.forked(node, args) {
+                if self.history.moves_since(slot_of(&key), 0) >= 1 {
+                    self.history.forked.insert(key);
+                }
+            }
+        }
         if !answer.ran.is_empty() {
             self.links[link].last_write = args.to_vec();
         }
