@@ -107,8 +107,14 @@ impl World {
             && !self.healed
             && self.random.chance(self.parameters.greeting)
         {
-            self.to_proxy(socket, b"-ERR max number of clients reached\r\n".to_vec());
-            self.hang_up(link, false);
+            self.carry_to_proxy(socket, b"-ERR max number of clients reached\r\n".to_vec());
+            if self.random.chance(500) {
+                self.hang_up(link, false);
+            } else {
+                // It may still answer what comes before it gets to closing.
+                let at = self.now_us + self.random.below(5_000);
+                self.at(at, Event::HangUp { link });
+            }
         }
     }
 
@@ -172,14 +178,21 @@ impl World {
             replies.swap(at, at + 1);
         }
         self.plant_replies(&mut replies);
-        let output: Vec<u8> = replies.concat();
+        let mut output: Vec<u8> = replies.concat();
+        let cut = !self.healed && self.random.chance(self.parameters.cut_in_reply);
+        if cut {
+            output.truncate(self.random.index(output.len() + 1));
+        }
         if more {
             self.serve_soon(link);
         }
         let this = &mut self.links[link];
         if !output.is_empty() && !this.mute && this.up {
             let socket = this.socket;
-            self.to_proxy(socket, output);
+            self.carry_to_proxy(socket, output);
+        }
+        if cut {
+            self.hang_up(link, false);
         }
     }
 

@@ -167,11 +167,11 @@ impl World {
             // In the middle of what it asks, or right behind it.
             let keep = self.random.index(bytes.len() + 1);
             bytes.truncate(keep);
-            self.to_proxy(socket, bytes);
+            self.carry_to_proxy(socket, bytes);
             let broken = self.random.chance(500);
             return self.leave(client, broken);
         }
-        self.to_proxy(socket, bytes);
+        self.carry_to_proxy(socket, bytes);
         if last && self.clients[client].half_closes {
             self.clients[client].finished = true;
             self.clients[client].left = 0;
