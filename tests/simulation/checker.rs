@@ -25,7 +25,8 @@ pub struct Circumstances {
     /// The same for the commands that only nodes know.
     pub learned: bool,
     pub split: bool,
-    /// The client runs scripts that break its connection.
+    /// Its scripts may fail: it runs such that break their connection, or nodes leave the cluster, and
+    /// a redirect to one that has left is shown as a forged one is.
     pub hostile: bool,
 }
 

@@ -310,7 +310,7 @@ impl World {
             learned: self.learned_us.is_some_and(|at| at < issued_us),
             mapped: self.first_map_us.is_some_and(|at| at < issued_us),
             split: self.parameters.proxy.split,
-            hostile: self.clients[client].hostile,
+            hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
         };
         self.history.judge(id, raw, value, &around);
     }
