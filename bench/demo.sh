@@ -18,7 +18,8 @@ case "${1:-}" in
 esac
 REQUESTS=${DEMO_REQUESTS:-$([ $ONCE = yes ] && echo 20000 || echo 100000)}
 
-say()  { printf '\n\033[1m%s\033[0m\n' "$*"; }
+if [ -t 1 ]; then BOLD=$(printf '\033[1m') PLAIN=$(printf '\033[0m'); else BOLD='' PLAIN=''; fi
+say()  { printf '\n%s%s%s\n' "$BOLD" "$*" "$PLAIN"; }
 die()  { printf 'demo: %s\n' "$*" >&2; exit 1; }
 
 # --- cleaning up ------------------------------------------------------------------------------------
@@ -113,6 +114,7 @@ for _ in 1 2 3 4 5 6; do
     mkdir "$FOLDER/$PORT"
     redis-server --port "$PORT" --bind 127.0.0.1 --dir "$FOLDER/$PORT" --logfile node.log \
         --cluster-enabled yes --cluster-node-timeout 2000 --save '' --appendonly no \
+        --repl-diskless-sync-delay 0 \
         >"$FOLDER/$PORT/out.log" 2>&1 </dev/null &
     NODES+=($!)
 done
@@ -121,7 +123,8 @@ redis-cli --cluster create "${PORTS[@]/#/127.0.0.1:}" --cluster-replicas 1 --clu
     >"$FOLDER/create.log" 2>&1 || { cat "$FOLDER/create.log" >&2; die "the cluster could not be made"; }
 knows_all() {
     [[ "$(cli "$1" cluster info)" = *cluster_state:ok* ]] &&
-        [ "$(cli "$1" cluster nodes | awk '$3 ~ /slave/ && $8 == "connected"' | wc -l)" = 3 ]
+        [ "$(cli "$1" cluster nodes | awk '$3 ~ /slave/ && $8 == "connected"' | wc -l)" = 3 ] &&
+        [[ "$(cli "$1" info replication)" =~ role:master|master_link_status:up ]]
 }
 for port in "${PORTS[@]}"; do until_ok 20 "node $port knows the cluster" knows_all "$port"; done
 for port in "${PORTS[@]}"; do cli "$port" config resetstat >/dev/null; done
@@ -212,6 +215,17 @@ done
 echo "  (SET at a replica is replication; a primary sees few clients: they share the proxy's connections)"
 [ $BUSY = 3 ] || { echo "  WRONG: $BUSY of 3 primaries served SET"; FAULTS=$((FAULTS + 1)); }
 
+say "What the proxy counted"
+told() { cli "$FRONT" info "$1" | tr -d '\r' | sed -n "s/^$2:\(.*\)/\1/p"; }
+sleep 1.5    # its numbers are up to a second old
+printf '  %-44s %12s\n' \
+    "commands of clients" "$(told stats total_commands_processed)" \
+    "  of them cut by slot" "$(told ringway requests_split)" \
+    "connections to nodes" "$(told ringway backends)" \
+    "redirects followed" "$(told ringway redirects)" \
+    "request read to reply sent, p50 (us)" "$(told ringway latency_p50_us)" \
+    "request read to reply sent, p99 (us)" "$(told ringway latency_p99_us)"
+
 if [ $ONCE = yes ]; then
     say "Ending the proxy (SIGTERM drains)"
     kill $PROXY
@@ -225,16 +239,14 @@ if [ $ONCE = yes ]; then
 fi
 
 say "It is yours now. In another terminal:"
-cat <<END
-  redis-cli -p $FRONT                                     any command of one server
-  redis-cli -p $FRONT info                                the proxy in a server's words
-  redis-benchmark -p $FRONT -q -t set,get -P 16           more traffic
-  redis-cli -p ${PORTS[0]} cluster nodes                     the cluster behind it
-  kill ${NODES[0]}                                           lose a primary; its replica takes over in some seconds
-  tail -f $FOLDER/ringway.log          what the proxy says
-
-Ctrl-C ends everything and removes $FOLDER.
-END
+hint() { printf '  %-56s %s\n' "$@"; }
+hint "redis-cli -p $FRONT" "any command of one server"
+hint "redis-cli -p $FRONT info" "the proxy in a server's words"
+hint "redis-benchmark -p $FRONT -q -t set,get -P 16" "more traffic"
+hint "redis-cli -p ${PORTS[0]} cluster nodes" "the cluster behind it"
+hint "kill ${NODES[0]}" "lose a primary; its replica takes over in some seconds"
+hint "tail -f $FOLDER/ringway.log" "what the proxy says"
+printf '\nCtrl-C ends everything and removes %s.\n' "$FOLDER"
 code=0
 wait $PROXY || code=$?
 PROXY=

@@ -13,6 +13,10 @@ use ringway::ring::signals::{Signal, Signals};
 use ringway::serve::Threads;
 use ringway::{check, ring};
 
+/// How often the main thread looks whether the others still live.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOKS_PER_SECOND: u32 = 10;
+
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
@@ -75,11 +79,12 @@ fn run(config: Config) -> ExitCode {
 /// The main thread's only work: signals, and a look at whether the threads still live.
 fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
     let mut draining = false;
+    let mut looks = 0_u32;
     loop {
         if let Some(well) = threads.ended() {
             return if well { ExitCode::SUCCESS } else { ExitCode::from(FAILED) };
         }
-        match signals.wait(Duration::from_millis(100)) {
+        match signals.wait(LOOK_EVERY) {
             Ok(Some(Signal::Terminate | Signal::Interrupt)) if draining => {
                 log.warn(unix_us(), "second signal, stopping at once", &[]);
                 return ExitCode::from(FAILED);
@@ -92,7 +97,13 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
             Ok(Some(Signal::Hangup)) => {
                 log.warn(unix_us(), "reload is not supported yet, nothing was changed", &[]);
             }
-            Ok(None) => log.handle_time(unix_us()),
+            Ok(None) => {
+                looks = looks.wrapping_add(1);
+                if looks % LOOKS_PER_SECOND == 0 {
+                    log.handle_time(unix_us());
+                    threads.publish_process();
+                }
+            }
             Err(error) => return fail(&format!("cannot wait for signals: {error}")),
         }
     }

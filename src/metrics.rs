@@ -83,6 +83,11 @@ counters! {
     BuffersExhausted "buffers_exhausted" Counter "Times that receive buffers ran out.";
     ReceivesRearmed "receives_rearmed" Counter "Multishot receives armed again.";
     BusyPollHits "busy_poll_hits" Counter "Turns in which looking before sleeping paid.";
+    MemoryRss "memory_rss_bytes" Gauge "Resident memory of the process.";
+    MemoryPeak "memory_peak_bytes" Gauge "Its highest so far.";
+    MemorySystem "memory_system_bytes" Gauge "Memory of the host.";
+    CpuUserUs "cpu_user_us" Counter "Microseconds of CPU time in the program.";
+    CpuSystemUs "cpu_system_us" Counter "Microseconds of CPU time in the kernel.";
 }
 
 const COUNT: usize = Counter::ALL.len();

@@ -235,6 +235,11 @@ impl Worker {
 
     fn turn(&mut self) {
         self.turns += 1;
+        // First, so that who asks for numbers after a silence is not told old ones.
+        if self.now.ms >= self.next_publish_ms {
+            self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
+            self.publish();
+        }
         let mut woken = false;
         let mut events = 0;
         while let Some(event) = self.ring.next_event() {
@@ -430,10 +435,6 @@ impl Worker {
                 }
                 until > due
             });
-        }
-        if self.now.ms >= self.next_publish_ms {
-            self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
-            self.publish();
         }
     }
 

@@ -14,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process, Secret};
 use crate::log::Log;
-use crate::metrics;
+use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Reactor};
 use crate::ring::{ConnectOptions, RingSettings, Waker};
@@ -30,6 +30,9 @@ pub struct Threads {
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
     drain_timeout: Duration,
+    board: Board,
+    /// What the main thread counts: the process as a whole.
+    process: Counters,
 }
 
 impl Threads {
@@ -40,17 +43,21 @@ impl Threads {
         let cpus = cpus(process)?;
         let seed = random_words()?;
         let identity = Identities::new(process, cpus.len(), unix_us)?;
-        let pools: Vec<reactor::Pool> =
-            config.pools.iter().map(|pool| reactor_pool(pool, process, &identity)).collect();
+        let pools = config.pools.iter().map(|pool| reactor_pool(pool, process, &identity));
+        let pools = pools.collect::<Result<Vec<reactor::Pool>, String>>()?;
         let (reports, inbox) = unbounded();
-        let board = metrics::board(cpus.len());
+        // The last is the main thread's.
+        let board = metrics::board(cpus.len() + 1);
         let mut threads = Threads {
             reactors: Vec::new(),
             topology: None,
             updates: Vec::new(),
             reports: reports.clone(),
             drain_timeout: Duration::from_millis(process.drain_timeout_ms),
+            board: board.clone(),
+            process: Counters::default(),
         };
+        threads.publish_process();
         for (index, cpu) in cpus.iter().enumerate() {
             let (updates, received) = bounded(UPDATES_MAX);
             let settings = reactor::Settings {
@@ -99,6 +106,22 @@ impl Threads {
             // A reactor that takes no update is not going to drain either; it ends by itself.
             let _ = updates.send_timeout(Update::Drain { deadline_ms }, Duration::from_secs(1));
             waker.wake();
+        }
+    }
+
+    /// Shows what the system says of the process to all reactors, for INFO. Once a second will do.
+    pub fn publish_process(&mut self) {
+        let counters = &mut self.process;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        counters.set(Counter::MemoryRss, kib_in(&status, "VmRSS:"));
+        counters.set(Counter::MemoryPeak, kib_in(&status, "VmHWM:"));
+        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        counters.set(Counter::MemorySystem, kib_in(&memory, "MemTotal:"));
+        let (user_us, system_us) = cpu_times_us().unwrap_or_default();
+        counters.set(Counter::CpuUserUs, user_us);
+        counters.set(Counter::CpuSystemUs, system_us);
+        if let Some(published) = self.board.last() {
+            counters.publish(published);
         }
     }
 
@@ -151,22 +174,26 @@ fn split_limits(pools: &[reactor::Pool], reactors: usize) -> Vec<reactor::Pool> 
     pools
 }
 
-fn reactor_pool(pool: &Pool, process: &Process, identities: &Identities) -> reactor::Pool {
+fn reactor_pool(
+    pool: &Pool,
+    process: &Process,
+    identities: &Identities,
+) -> Result<reactor::Pool, String> {
     let user_timeout = match pool.tcp_user_timeout_ms {
         0 => None,
         ms => Some(Duration::from_millis(u64::from(ms))),
     };
-    reactor::Pool {
+    Ok(reactor::Pool {
         name: pool.name.as_str().into(),
-        proxy: proxy_settings(pool, process),
+        proxy: proxy_settings(pool, process)?,
         identity: identities.of(pool, process),
         listen: pool.listen.clone(),
         connect: ConnectOptions { user_timeout },
-    }
+    })
 }
 
-fn proxy_settings(pool: &Pool, process: &Process) -> crate::proxy::Settings {
-    crate::proxy::Settings {
+fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settings, String> {
+    Ok(crate::proxy::Settings {
         node_user: pool.node_user.as_deref().map(Into::into),
         node_password: pool.node_password.as_ref().map(|secret| secret.reveal().into()),
         clients_max: process.maxclients,
@@ -177,6 +204,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> crate::proxy::Settings {
         client_idle_ms: u64::from(pool.client_idle_timeout_s) * 1000,
         request_timeout_ms: pool.request_timeout_ms,
         connect_timeout_ms: pool.connect_timeout_ms,
+        address_map: address_map(pool)?,
         redirects_max: pool.redirects_max,
         split_reads: pool.split_reads,
         split_writes: pool.split_writes,
@@ -185,24 +213,27 @@ fn proxy_settings(pool: &Pool, process: &Process) -> crate::proxy::Settings {
         keys_max_bytes: pool.keys_max_bytes as usize,
         fence_lanes: usize::from(pool.fence_lanes),
         ..crate::proxy::Settings::default()
-    }
+    })
 }
 
 fn topology_pool(pool: &Pool) -> Result<PoolSettings, String> {
-    let rules: Vec<(String, String)> =
-        pool.address_map.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
-    let address_map = AddressMap::new(rules.iter().map(|(from, to)| (&**from, &**to)))
-        .map_err(|error| format!("address_map: {error}"))?;
     Ok(PoolSettings {
         name: pool.name.clone(),
         seeds: pool.nodes.clone(),
         user: pool.node_user.clone(),
         password: pool.node_password.as_ref().map(to_text),
-        address_map,
+        address_map: address_map(pool)?,
         refresh_interval_ms: pool.refresh_interval_ms,
         connect_timeout_ms: pool.connect_timeout_ms,
         ..PoolSettings::default()
     })
+}
+
+fn address_map(pool: &Pool) -> Result<AddressMap, String> {
+    let rules: Vec<(String, String)> =
+        pool.address_map.iter().map(|(from, to)| (from.to_string(), to.to_string())).collect();
+    AddressMap::new(rules.iter().map(|(from, to)| (&**from, &**to)))
+        .map_err(|error| format!("address_map: {error}"))
 }
 
 fn to_text(secret: &Secret) -> topology::Secret {
@@ -259,6 +290,24 @@ impl Identities {
             secret: self.secret,
         })
     }
+}
+
+/// Bytes of a line such as `VmRSS:     1234 kB`; 0 if it is not there.
+fn kib_in(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).
+fn cpu_times_us() -> Option<(u64, u64)> {
+    /// Linux counts hundredths there on all machines.
+    const TICK_US: u64 = 10_000;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name, field 2, is in parentheses and may hold anything.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || Some(fields.next()?.parse::<u64>().ok()?.saturating_mul(TICK_US));
+    Some((next()?, next()?))
 }
 
 fn os() -> String {

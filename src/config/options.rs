@@ -174,11 +174,11 @@ options! {
              Larger ones save calls for large values.";
         Memory receive_buffer_count (receive_buffer_count): u16 = RECEIVE_BUFFER_COUNT,
             Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
-            "Receive buffers per reactor, shared by all its connections. More only if metrics show \
-             that they run out.";
+            "Receive buffers per reactor, shared by all its connections. More only if the log (level \
+             debug) says often that they ran out.";
         Process maxclients (maxclients): u32 = 10_000, Range::Number(1, 1_000_000),
-            "Clients at a time; the next one gets an error line and is closed, as redis-server does. \
-             Needs as many file descriptors.";
+            "Clients of one pool at a time, an equal share for each reactor; the next one gets an \
+             error line and is closed, as redis-server does. Each needs a file descriptor.";
         Process drain_timeout_ms (drain_timeout_ms): u64 = 10_000, Range::Number(0, 3_600_000),
             "After SIGTERM: how long requests in flight may take before their connections are cut. \
              Keep it under the grace period of your service manager.";
@@ -192,7 +192,7 @@ options! {
     /// One cluster and the addresses at which clients reach it.
     pub struct Pool: Pool {
         Addresses name (name): String = "default".to_string(), Range::Word,
-            "What logs and metrics call the pool.";
+            "What the log calls the pool.";
         Addresses listen (listen): Vec<SocketAddr> = Vec::new(), Range::Any,
             "Where clients connect.";
         Addresses nodes (node): Vec<Endpoint> = Vec::new(), Range::Any,
@@ -227,10 +227,10 @@ options! {
         Time client_idle_timeout_s (client_idle_timeout_s): u32 = 0, Range::Number(0, 31_536_000),
             "Seconds after which a silent client is closed; 0 is never, as redis-server's `timeout`.";
         Commands split_reads (split_reads): bool = true, Range::Any,
-            "MGET, EXISTS, TOUCH and the like over several slots are cut by slot and merged. Off: \
+            "MGET, EXISTS, TOUCH and JSON.MGET over several slots are cut by slot and merged. Off: \
              they answer CROSSSLOT as a node would.";
         Commands split_writes (split_writes): bool = true, Range::Any,
-            "The same for MSET, DEL, UNLINK. Each part is atomic, the whole is not: turn it off where \
+            "The same for MSET, MSETEX, DEL, UNLINK. Each part is atomic, the whole is not: turn it off where \
              that matters.";
         Commands allow_flush (allow_flush): bool = true, Range::Any,
             "FLUSHALL and FLUSHDB, which empty every primary.";
@@ -242,7 +242,7 @@ options! {
             "Answer OK to SELECT of any database though there is only 0. For programs that cannot be \
              changed; their databases then share one key space.";
         Commands redirects_max (redirects_max): u8 = REDIRECTS_MAX, Range::Number(0, 16),
-            "Redirects that one request may follow before the client sees the last one.";
+            "Redirects that one request may follow; then it is answered with an error.";
         Limits fence_lanes (fence_lanes): u8 = 2, Range::Number(1, 64),
             "Connections per node and reactor for what can compose its own reply (EVAL, FCALL, \
              modules), kept apart from the others' traffic. More for script-heavy work.";

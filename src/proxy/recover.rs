@@ -103,7 +103,7 @@ impl Proxy {
         let (_, raw) = parse_redirect(line)?;
         let asked = &self.nodes[self.requests[r].node].endpoint.host;
         let endpoint = redirect_endpoint(raw, asked)?;
-        let node = self.nodes.by_endpoint(&endpoint);
+        let node = self.nodes.by_endpoint(&self.settings.address_map.apply(&endpoint));
         Some((endpoint, node))
     }
 

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use crate::cluster::Endpoint;
+use crate::cluster::{AddressMap, Endpoint};
 
 /// No index: the end of a list, an absent owner.
 pub const NONE: u32 = u32::MAX;
@@ -107,6 +107,8 @@ pub struct Settings {
     /// A backend that answers nothing for so long while requests wait is closed.
     pub request_timeout_ms: u64,
     pub connect_timeout_ms: u64,
+    /// From what redirects name to how the map calls it.
+    pub address_map: AddressMap,
     pub redirects_max: u8,
     pub split_reads: bool,
     pub split_writes: bool,
@@ -132,6 +134,7 @@ impl Default for Settings {
             client_stall_ms: 60_000,
             request_timeout_ms: 5_000,
             connect_timeout_ms: 900,
+            address_map: AddressMap::default(),
             redirects_max: 5,
             split_reads: true,
             split_writes: true,

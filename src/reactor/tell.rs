@@ -24,6 +24,7 @@ impl Worker {
                 ("addresses", &addresses.join(",")),
                 ("cpu", &cpu),
                 ("ring", &entries),
+                ("min_wait", &granted.min_wait),
                 ("no_sqarray", &granted.no_sqarray),
                 ("no_iowait", &granted.no_iowait),
                 ("registered", &granted.ring_fd_registered),
@@ -49,7 +50,7 @@ impl Worker {
                 log.warn(now, "fence held", &[pool, ("node", address), ("why", &why)]);
             }
             Note::ProtocolError { peer, text } => {
-                log.info(now, "no request", &[pool, ("client", peer), ("why", text)]);
+                log.info(now, "not a request", &[pool, ("client", peer), ("why", text)]);
             }
             Note::ClientClosed { peer, why } => {
                 log.info(now, "client closed", &[pool, ("client", peer), ("why", why)]);
@@ -117,6 +118,8 @@ impl Worker {
             (Counter::ErrorsReplied, sums.error_replies),
             (Counter::ErrorsCrossSlot, sums.crossslot),
             (Counter::ErrorsNodeProtocol, sums.backend_surprises),
+            (Counter::SendsToClients, sums.sends_to_clients),
+            (Counter::SendsToNodes, sums.sends_to_nodes),
             (Counter::Turns, self.turns),
             (Counter::Enters, ring.enters),
             (Counter::Completions, ring.completions),
@@ -163,9 +166,19 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         backends_lost: value(Counter::BackendsLost),
         splits: value(Counter::Splits),
         fence_breaches: value(Counter::FenceBreaches),
+        sends_to_nodes: value(Counter::SendsToNodes),
+        sends_to_clients: value(Counter::SendsToClients),
+        ring_enters: value(Counter::Enters),
+        ring_completions: value(Counter::Completions),
         commands_per_second: rate(value(Counter::Commands), before.commands),
         bytes_in_per_second: rate(value(Counter::ClientBytesIn), before.bytes_in),
         bytes_out_per_second: rate(value(Counter::ClientBytesOut), before.bytes_out),
+        memory_used: value(Counter::MemoryRss),
+        memory_peak: value(Counter::MemoryPeak),
+        memory_rss: value(Counter::MemoryRss),
+        memory_system: value(Counter::MemorySystem),
+        cpu_user_us: value(Counter::CpuUserUs),
+        cpu_system_us: value(Counter::CpuSystemUs),
         latency_p50_us: sums.latency_us(0.5),
         latency_p99_us: sums.latency_us(0.99),
         latency_p999_us: sums.latency_us(0.999),

@@ -207,7 +207,7 @@ fn try_ring(entries: u32, completions: u32) -> Trial {
                 .collect();
             let params = ring.params();
             let granted = Granted {
-                min_wait: true,
+                min_wait: params.is_feature_min_timeout(),
                 no_sqarray,
                 no_iowait: params.is_feature_no_iowait(),
                 ring_fd_registered: ring.submitter().register_ring_fd().is_ok(),
@@ -239,6 +239,14 @@ fn findings(facts: &Facts, rings: usize, trial: &Trial) -> Vec<Finding> {
             true,
             yes(granted.ring_fd_registered),
             None,
+        ));
+        found.push(finding(
+            "io_uring minimum wait",
+            granted.min_wait,
+            yes(granted.min_wait),
+            (!granted.min_wait).then(|| {
+                "harmless: gather_us has no effect; Linux 6.12 or newer has it".to_owned()
+            }),
         ));
         found.push(finding(
             "io_uring no_iowait",

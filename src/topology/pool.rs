@@ -216,7 +216,11 @@ impl Pool {
         match learned {
             Ok(learned) => {
                 let fields = [("pool", &self.name as _), ("commands", &learned.len() as _)];
-                say.log.info(say.unix_us, "commands learned from the nodes", &fields);
+                let message = "commands learned from the nodes";
+                match learned.len() {
+                    0 => say.log.debug(say.unix_us, message, &fields),
+                    _ => say.log.info(say.unix_us, message, &fields),
+                }
                 let learned = Arc::new(learned);
                 self.learned = Some(Arc::clone(&learned));
                 out.push(Update::Learned { pool: self.index, learned });

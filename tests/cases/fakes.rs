@@ -263,6 +263,36 @@ fn address_map_is_applied_to_map_and_redirect() {
 }
 
 #[test]
+fn address_map_is_applied_to_ask() {
+    let (a, b) = (Fake::start(), Fake::start());
+    let map = Map::default().range(0, 99, Some("10.255.255.1"), 7001).range(
+        100,
+        16_383,
+        Some("10.255.255.1"),
+        7002,
+    );
+    a.set_map(&map);
+    b.set_map(&map);
+    a.answer(|request| match request.name.as_str() {
+        "GET" => say("-ASK 50 10.255.255.1:7002"),
+        _ => Answer::Usual,
+    });
+    b.answer(|request| match request.name.as_str() {
+        "GET" if request.asking => say("$1\r\nB"),
+        "GET" => say("-MOVED 50 10.255.255.1:7001"),
+        _ => Answer::Usual,
+    });
+    let text = format!(
+        "[[pool]]\n[pool.address_map]\n\"10.255.255.1:7001\" = \"{}\"\n\"10.255.255.1:7002\" = \"{}\"\n",
+        local(&a),
+        local(&b)
+    );
+    let proxy = Proxy::start_at(&[local(&a)], &Settings::config(&text));
+    let get = format!("GET {}", key_of_slot("nat", 50));
+    wait_answer(&mut proxy.client(), &get, "\"B\"");
+}
+
+#[test]
 fn reply_to_nothing_closes_that_backend_only() {
     let node = Fake::start();
     node.set_map(&Map::all_at(Some("127.0.0.1"), node.port()));
