@@ -62,6 +62,8 @@ pub struct Client {
     asked_large: bool,
     leaves: bool,
     logged_in: bool,
+    /// Runs scripts that answer what they like.
+    hostile: bool,
     half_closes: bool,
     /// Waits until all it asked is answered, then leaves.
     leaving: bool,
@@ -96,6 +98,7 @@ impl Client {
 impl World {
     pub fn add_client(&mut self, requests: u64, orderly: bool) -> usize {
         let (leaves, half) = (self.parameters.leaves, self.parameters.half_closes);
+        let hostile = self.parameters.hostile;
         let (never, slow) = (self.parameters.never_reads, self.parameters.slow_reads);
         let never_reads = !orderly && self.random.chance(never);
         self.clients.push(Client {
@@ -103,6 +106,7 @@ impl World {
             reading: !never_reads,
             never_reads,
             slow: !orderly && self.random.chance(slow),
+            hostile: !orderly && self.random.chance(hostile),
             leaves: !orderly && self.random.chance(leaves),
             half_closes: !orderly && self.random.chance(half),
             ..Client::default()
@@ -163,11 +167,11 @@ impl World {
             // In the middle of what it asks, or right behind it.
             let keep = self.random.index(bytes.len() + 1);
             bytes.truncate(keep);
-            self.to_proxy(socket, bytes);
+            self.carry_to_proxy(socket, bytes);
             let broken = self.random.chance(500);
             return self.leave(client, broken);
         }
-        self.to_proxy(socket, bytes);
+        self.carry_to_proxy(socket, bytes);
         if last && self.clients[client].half_closes {
             self.clients[client].finished = true;
             self.clients[client].left = 0;
@@ -305,9 +309,8 @@ impl World {
             calm: self.parameters.calm || self.healed_before(issued_us),
             learned: self.learned_us.is_some_and(|at| at < issued_us),
             mapped: self.first_map_us.is_some_and(|at| at < issued_us),
-            moves: &self.moves,
             split: self.parameters.proxy.split,
-            hostile: self.parameters.hostile > 0,
+            hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
         };
         self.history.judge(id, raw, value, &around);
     }
@@ -365,7 +368,7 @@ impl World {
     // --- what is asked -----------------------------------------------------------------------
 
     fn ask(&mut self, client: usize, bytes: &mut Vec<u8>) {
-        let mut kind = self.draw_kind();
+        let mut kind = self.draw_kind(client);
         if self.parameters.login && !self.clients[client].logged_in {
             let early = self.random.chance(300);
             kind = if early { Kind::Early } else { Kind::Auth };
@@ -418,10 +421,10 @@ impl World {
         self.history.open(client, kind, version, self.now_us)
     }
 
-    fn draw_kind(&mut self) -> Kind {
+    fn draw_kind(&mut self, client: usize) -> Kind {
         let hello = if self.random.chance(self.parameters.resp3) { 3 } else { 2 };
         let last = if self.random.chance(500) { Kind::Quit } else { Kind::BadProtocol };
-        let harmless = !self.random.chance(self.parameters.hostile);
+        let harmless = !self.clients[client].hostile || self.random.chance(400);
         let script = self.random.index(if harmless { 3 } else { SCRIPTS.len() }) as u8;
         let kinds = [
             (Kind::Set, 10),
