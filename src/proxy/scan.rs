@@ -41,21 +41,16 @@ impl Proxy {
         let s = self.open_parent(asked, Merge::Walk);
         self.clients[asked.client].barrier = true;
         self.splits[s].nonce = self.random();
-        self.splits[s].walk = Some(Box::new(Walk::new(wanted)));
+        let (most, most_old) = (self.settings.walk_whole_max, self.settings.walk_whole_max_old);
+        self.splits[s].walk = Some(Box::new(Walk::new(wanted, most, most_old)));
         self.ask_round(s, asked);
         Ran::Yes
     }
 
-    /// Its cursor names its slot by a hash tag; a node that does not know it says so itself.
+    /// Its cursor is routed as a key, `0` too (Valkey 9.1): with a hash tag of its slot in it. A node
+    /// that does not know the command says so itself.
     fn run_cluster_scan(&mut self, asked: Asked, args: &Args) -> Ran {
-        let cursor = args.get(1).unwrap_or_default();
-        let word = |at: usize| args.get(at).unwrap_or_default();
-        let named = (2..args.len()).find(|&at| word(at).eq_ignore_ascii_case(b"SLOT"));
-        let slot = named.and_then(|at| std::str::from_utf8(word(at + 1)).ok()?.parse().ok());
-        let slot = match cursor {
-            b"0" => slot.unwrap_or(0) & 0x3fff,
-            _ => slot_of(cursor),
-        };
+        let slot = slot_of(args.get(1).unwrap_or_default());
         self.launch_single(asked, slot, Source::Borrowed(args.bytes));
         Ran::Yes
     }

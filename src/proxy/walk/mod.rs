@@ -37,10 +37,6 @@ use crate::resp::reply::{aggregate_header, parse_integer};
 use found::{Found, bulk_text, bulks};
 use wanted::{Cursor, Pieces, Wanted};
 
-/// From so many keys on, a slot is walked in pieces where the node's cursor names the slot.
-pub const WHOLE_MAX: u32 = 16 * 1024;
-/// The same where a piece would walk all keys of the node.
-const WHOLE_MAX_OLD: u64 = 1024 * 1024;
 /// Least keys that an old node's SCAN is asked for: most of them are other slots'.
 const OLD_COUNT_MIN: u64 = 1000;
 /// Questions and answers of one step; then the client is told how far it came.
@@ -148,15 +144,19 @@ pub struct Walk {
     scanned: u64,
     rounds: u32,
     window: u16,
+    whole_max: u32,
+    whole_max_old: u64,
 }
 
 impl Walk {
-    pub fn new(wanted: Wanted) -> Walk {
+    /// From `whole_max` keys on a slot is walked in pieces, `whole_max_old` where the nodes' cursors do
+    /// not name the slot.
+    pub fn new(wanted: Wanted, whole_max: u32, whole_max_old: u64) -> Walk {
         let (cursor, only) = (wanted.cursor, wanted.only);
         let at = only.unwrap_or(cursor.slot);
         let pieces = cursor.pieces.filter(|_| at == cursor.slot);
         let stage = match pieces {
-            None => Stage::Take { slots: vec![at], then: at + 1, limit: WHOLE_MAX },
+            None => Stage::Take { slots: vec![at], then: at + 1, limit: whole_max },
             Some(pieces) if pieces.second => Stage::Seek,
             Some(_) => Stage::Scan,
         };
@@ -172,6 +172,8 @@ impl Walk {
             scanned: 0,
             rounds: 0,
             window: 16,
+            whole_max,
+            whole_max_old,
         }
     }
 
@@ -195,7 +197,7 @@ impl Walk {
             Stage::Count => (self.at..self.at + self.window_here())
                 .flat_map(|slot| [Ask::Count, Ask::Probe].map(|a| ask(slot, At::Owner, a)))
                 .collect(),
-            Stage::Target(node) => vec![there(*node, Ask::Keys(WHOLE_MAX))],
+            Stage::Target(node) => vec![there(*node, Ask::Keys(self.whole_max))],
             Stage::Confirm(_) | Stage::Seek | Stage::Assure { .. } => vec![here(Ask::Probe)],
             Stage::Size => vec![here(Ask::Info), here(Ask::Count)],
             Stage::Scan => vec![here(self.scan()), here(Ask::Probe), here(Ask::Info)],
@@ -295,7 +297,7 @@ impl Walk {
         for pair in answers.chunks_exact(2) {
             let count = u64::try_from(parse_integer(pair[0].reply)?).ok()?;
             let rests = judge(&pair[0], &pair[1]) == Verdict::Rests;
-            let is_small = rests && sum + count <= u64::from(WHOLE_MAX);
+            let is_small = rests && sum + count <= u64::from(self.whole_max);
             if !(rests && count == 0) {
                 if !is_small && !slots.is_empty() {
                     break;
@@ -312,11 +314,11 @@ impl Walk {
         if slots.is_empty() {
             return Some(self.go_on(then));
         }
-        Some(Stage::Take { slots, then, limit: WHOLE_MAX })
+        Some(Stage::Take { slots, then, limit: self.whole_max })
     }
 
     fn hear_target(&mut self, node: u16, keys: &Answer) -> Option<Stage> {
-        if elements(keys)? >= u64::from(WHOLE_MAX) {
+        if elements(keys)? >= u64::from(self.whole_max) {
             self.found.truncate(self.mark);
             return Some(self.begin_large());
         }
@@ -333,7 +335,7 @@ impl Walk {
     }
 
     fn again(&self) -> Stage {
-        Stage::Take { slots: vec![self.at], then: self.at + 1, limit: WHOLE_MAX }
+        Stage::Take { slots: vec![self.at], then: self.at + 1, limit: self.whole_max }
     }
 
     fn go_on(&mut self, to: u16) -> Stage {
@@ -376,7 +378,7 @@ impl Walk {
     fn hear_size(&mut self, info: &Answer, count: &Answer) -> Option<Stage> {
         let (slotted, print) = wanted::process_of(info.reply)?;
         let count = u64::try_from(parse_integer(count.reply)?).ok()?;
-        if !slotted && count < WHOLE_MAX_OLD {
+        if !slotted && count < self.whole_max_old {
             let limit = (count + count / 8 + 1024) as u32;
             return Some(Stage::Take { slots: vec![self.at], then: self.at + 1, limit });
         }
