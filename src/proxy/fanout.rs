@@ -71,6 +71,7 @@ impl Proxy {
     /// Adds a part to a split; it is not on its way yet.
     fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
         let r = self.open_for(asked, slot);
+        self.clients[asked.client].in_flight += 1;
         let split = &mut self.splits[s];
         let entry = &mut self.requests[r];
         entry.marks.unset(Marks::SILENT);
@@ -92,6 +93,7 @@ impl Proxy {
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
         self.settle(r);
+        let bytes_max = self.reply_bytes_max();
         let entry = &mut self.requests[r];
         entry.state = State::Done;
         let (c, s) = (entry.client, entry.split);
@@ -99,7 +101,9 @@ impl Proxy {
         let split = &mut self.splits[s];
         if !optional && split.absorb(reply) {
             split.kept += reply.len();
-            let over = split.merge == Merge::Join && split.kept > self.settings.keys_max_bytes;
+            let joined_max = self.settings.keys_max_bytes.min(bytes_max);
+            let kept_max = if split.merge == Merge::Join { joined_max } else { bytes_max };
+            let over = split.kept > kept_max;
             if over && split.error.is_empty() {
                 errors::reply_too_large(&mut split.error);
             }
@@ -133,6 +137,7 @@ impl Proxy {
             self.requests.close(part);
         }
         let parent = split.parent;
+        self.clients[self.requests[parent].client].in_flight -= parts.len() as u32;
         split.parts = parts;
         self.splits.close(s);
         let entry = &mut self.requests[parent];
