@@ -39,6 +39,8 @@ pub enum Lane {
     Shared,
     /// One client at a time, behind the fence.
     Fence,
+    /// Nobody's: subscriptions, and the messages that come of them.
+    Subscriber,
 }
 
 /// Bytes that were sent and are kept until everything in them is answered.
@@ -72,6 +74,8 @@ pub struct Backend {
     pub scanner: ReplyScanner,
     pub output: Output,
     sent: VecDeque<Chunk>,
+    /// The beginning of a push frame whose end is still to come (subscriber).
+    pub pushed: Vec<u8>,
     /// Requests refused before their send had come back.
     pub awaiting: Vec<u32>,
     /// Fenced: the request that is answered, but not vouched for yet.
@@ -110,6 +114,7 @@ impl Backend {
             scanner: ReplyScanner::default(),
             output: Output::default(),
             sent: VecDeque::new(),
+            pushed: Vec::new(),
             awaiting: Vec::new(),
             fence_open: NONE,
             fence_owner: (NONE, 0),
@@ -270,6 +275,7 @@ impl Backend {
             pool.give(chunk.bytes);
         }
         self.scanner = ReplyScanner::default();
+        self.pushed = Vec::new();
         self.handshake_left = 0;
         self.handshake_sending = false;
         self.skipping = false;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
 use super::{Action, Note, Proxy};
+use crate::command::{self, Class};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
 use crate::resp::{Span, request};
 
@@ -175,17 +176,26 @@ impl Proxy {
         match *parsed {
             Parsed::Array { len, canonical: true } if len == partial.bytes.len() => {
                 let bytes = std::mem::take(&mut partial.bytes);
-                if !self.may_run(c) || bytes.len() < super::output::LARGE {
+                let is_small = bytes.len() < super::output::LARGE;
+                if is_small || !self.may_run(c) || self.may_wait(c, &bytes, &partial.args) {
                     partial.bytes = bytes;
                     return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
                 }
                 let copy_of_name = bytes.len();
                 let ran = self.run(c, Source::Owned(bytes), &partial.args);
-                // Only whole-cluster commands wait, and none of those is large.
                 (ran == Ran::Yes).then_some(copy_of_name)
             }
             _ => self.run_parsed(c, &partial.bytes, parsed, &partial.args),
         }
+    }
+
+    /// Whether a request may have to wait for its elders, and so must be kept.
+    fn may_wait(&self, c: u32, bytes: &[u8], args: &[Span]) -> bool {
+        let waits = |command: &command::Command| {
+            matches!(command.class, Class::PubSub | Class::AllPrimaries | Class::EveryNode)
+        };
+        self.clients[c].head != super::NONE
+            && command::lookup(&command::Args { bytes, spans: args }).is_ok_and(waits)
     }
 
     fn put_back(&mut self, c: u32, partial: Box<Partial>) {

@@ -34,6 +34,8 @@ pub struct Node {
     pub shared: [u32; 2],
     /// Fenced backends, by version.
     pub fences: [Vec<u32>; 2],
+    /// The backend that brings messages.
+    pub subscriber: u32,
     /// Requests that wait for a free fenced backend, by version.
     pub fence_queue: [VecDeque<u32>; 2],
 }
@@ -99,6 +101,7 @@ impl Nodes {
             present: true,
             primary: false,
             shared: [NONE; 2],
+            subscriber: NONE,
             fences: Default::default(),
             fence_queue: Default::default(),
         };
@@ -157,13 +160,15 @@ impl Node {
     fn is_unused(&self) -> bool {
         !self.present
             && self.shared == [NONE; 2]
+            && self.subscriber == NONE
             && self.fences.iter().all(Vec::is_empty)
             && self.fence_queue.iter().all(VecDeque::is_empty)
     }
 
     /// All its backends.
     pub fn backends(&self) -> impl Iterator<Item = u32> + '_ {
-        let shared = self.shared.iter().copied().filter(|&backend| backend != NONE);
+        let single = self.shared.into_iter().chain([self.subscriber]);
+        let shared = single.filter(|&backend| backend != NONE);
         shared.chain(self.fences.iter().flatten().copied())
     }
 }

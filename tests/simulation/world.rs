@@ -13,6 +13,7 @@ use ringway::proxy::{Action, Conn, Now, Proxy, Socket};
 
 use crate::chaos::{Chaos, Migrations};
 use crate::history::History;
+use crate::messages::Messages;
 use crate::network::{Completion, Entry, Inbound, Peer};
 use crate::nodes::Cluster;
 use crate::parameters::Parameters;
@@ -31,6 +32,7 @@ pub enum Event {
     ToLink { link: usize, bytes: Vec<u8> },
     LinkEnd { link: usize },
     Serve { link: usize },
+    Bus { node: usize, channel: Vec<u8>, number: usize },
     Sent { socket: Socket, ok: bool },
     Connected { socket: Socket, ok: bool },
     Gone { socket: Socket },
@@ -55,6 +57,7 @@ pub struct World {
     pub cluster: Cluster,
     pub topology: TopologyThread,
     pub history: History,
+    pub messages: Messages,
     /// Ticks at which slots changed hands.
     pub moves: Vec<(u16, u64)>,
     /// Addresses that a map given to the proxy has named.
@@ -123,6 +126,7 @@ impl World {
             cluster,
             topology: TopologyThread::default(),
             history: History::new(),
+            messages: Messages::default(),
             moves: Vec::new(),
             named: BTreeSet::new(),
             first_map_us: None,
@@ -203,6 +207,7 @@ impl World {
             Event::ToLink { link, bytes } => self.link_gets(link, bytes),
             Event::LinkEnd { link } => self.link_sees_end(link),
             Event::Serve { link } => self.serve(link),
+            Event::Bus { node, channel, number } => self.bus(node, channel, number),
             Event::Sent { socket, ok } => self.send_ended(socket, ok),
             Event::Connected { socket, ok } => self.connected(socket, ok),
             Event::Gone { socket } => {
@@ -426,6 +431,10 @@ impl World {
         let Some(entry) = self.entry(socket) else { return };
         match entry.peer {
             Peer::Client(client) => self.check_close(client),
+            Peer::Link(link) => {
+                self.history.disturbed();
+                self.link_fault(link);
+            }
             _ => self.history.disturbed(),
         }
     }
