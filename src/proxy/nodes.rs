@@ -30,6 +30,8 @@ pub struct Node {
     /// Named by the newest topology.
     pub present: bool,
     pub primary: bool,
+    /// Not flagged as failed.
+    pub healthy: bool,
     /// Shared backends, by version.
     pub shared: [u32; 2],
     /// Fenced backends, by version.
@@ -84,6 +86,7 @@ impl Nodes {
             let index = self.entry(address, &node.endpoint);
             self[index].present = true;
             self[index].primary = node.role == Role::Primary;
+            self[index].healthy = node.healthy;
             self.by_endpoint.insert(node.endpoint.clone(), index);
             translation.push(index);
         }
@@ -100,6 +103,7 @@ impl Nodes {
             endpoint: endpoint.clone(),
             present: true,
             primary: false,
+            healthy: true,
             shared: [NONE; 2],
             subscriber: NONE,
             fences: Default::default(),

@@ -117,7 +117,8 @@ impl Session {
     }
 
     /// RESET: all but the addresses, the identity of the library and the counters goes back to the
-    /// start; subscriptions are dropped by whoever holds them. `authenticated`: no login is asked for.
+    /// start; subscriptions are dropped by whoever holds them. `authenticated`: no login is asked
+    /// for.
     pub fn reset(&mut self, authenticated: bool) {
         self.set_name(None);
         self.user = None;

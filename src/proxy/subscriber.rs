@@ -85,11 +85,10 @@ impl Proxy {
         }
         let home = match topic.kind {
             Kind::Shard => self.map.get(topic.slot),
-            Kind::Channel | Kind::Pattern => {
-                let stays = topic.leg(topic.home).is_some_and(|leg| leg != LegState::Leaving)
-                    && self.topics.primaries.contains(&topic.home);
-                if stays { topic.home } else { self.home_for(t) }
-            }
+            Kind::Channel | Kind::Pattern => match self.is_good_home(t) {
+                true => topic.home,
+                false => self.home_for(t),
+            },
         };
         let topic = &mut self.topics[t];
         topic.home = home;
@@ -97,6 +96,17 @@ impl Proxy {
             return self.topics.primaries.clone();
         }
         if home == UNOWNED { Vec::new() } else { vec![home] }
+    }
+
+    /// What is published comes to every member, whatever it owns: no reason to move then.
+    fn is_good_home(&self, t: u32) -> bool {
+        let topic = &self.topics[t];
+        let asked = topic.leg(topic.home).is_some_and(|leg| leg != LegState::Leaving);
+        asked && {
+            let node = &self.nodes[topic.home];
+            let is_primary = self.topics.primaries.contains(&topic.home);
+            is_primary || (!topic.everywhere && node.present && node.healthy)
+        }
     }
 
     /// Any node can send what is published; that of the slot does, so that they share the load,

@@ -205,6 +205,7 @@ impl World {
         }
         self.migrations.remove(&slot);
         self.cluster.truth.owner[usize::from(slot)] = to as u8;
+        self.shard_fault();
         self.cluster.truth.members[to].epoch = self.next_epoch();
         self.moves.push((slot, self.history.tick));
         self.gossip(to);
@@ -295,7 +296,7 @@ impl World {
             .filter(|&node| members[node].known && self.cluster.nodes[node].alive)
             .find(|&node| members[node].primary == Some(old));
         let Some(heir) = heir else { return };
-        self.message_fault();
+        self.shard_fault();
         self.abort_migrations_of(old);
         let data = std::mem::take(&mut self.cluster.nodes[old].data);
         self.cluster.nodes[heir].data = data;

@@ -72,6 +72,7 @@ struct Publication {
     publisher: usize,
     issued_us: u64,
     ran_us: Option<u64>,
+    ran_at: usize,
 }
 
 #[derive(Default)]
@@ -135,7 +136,7 @@ impl World {
         let number: usize = String::from_utf8_lossy(&args[2]).parse().unwrap_or(usize::MAX);
         match self.messages.published.get_mut(number) {
             Some(of) if of.channel == args[1] && of.shard == shard && of.ran_us.is_none() => {
-                of.ran_us = Some(self.now_us);
+                (of.ran_us, of.ran_at) = (Some(self.now_us), node);
             }
             of => {
                 let text = format!("published twice, or garbled: {args:?} of {of:?}");
@@ -228,7 +229,7 @@ impl World {
                 self.links[link].subscriptions.remove(&topic);
                 let left = self.links[link].subscriptions.len();
                 self.push(link, confirmation("sunsubscribe", &topic.1, left));
-                self.messages.shard_faults.push(self.now_us);
+                self.shard_fault();
             }
         }
     }
@@ -236,6 +237,11 @@ impl World {
     /// Something may have cost messages.
     pub fn message_fault(&mut self) {
         self.messages.faults.push(self.now_us);
+    }
+
+    /// The same for shard channels only.
+    pub fn shard_fault(&mut self) {
+        self.messages.shard_faults.push(self.now_us);
     }
 
     /// A connection ends: a fault if it had subscriptions, or was to have some.
@@ -308,6 +314,7 @@ impl World {
                 publisher: client,
                 issued_us: self.now_us,
                 ran_us: None,
+                ran_at: 0,
             });
         }
     }
@@ -322,7 +329,7 @@ impl World {
         if ear.joined.len() > 3 || (!ear.joined.is_empty() && !self.random.chance(50)) {
             if ear.joined.len() > 1 && self.random.chance(20) {
                 let topics: Vec<Topic> = ear.joined.iter().cloned().collect();
-                let topic = self.random.pick(&topics);
+                let topic = topics[self.random.index(topics.len())].clone();
                 bytes.extend(encode(&[VERBS[topic.0].1.as_bytes(), &topic.1]));
                 let until = self.now_us;
                 ear.end_topic(&topic, until);
@@ -479,11 +486,14 @@ impl World {
     }
 
     fn judge_order(&mut self, client: usize, ear: &Ear) {
-        let mut last: BTreeMap<(Topic, Vec<u8>, usize), (usize, u64)> = BTreeMap::new();
+        // Nodes do not wait for each other: after its slot has moved a channel's messages may pass
+        // those that went over its former owner.
+        let mut last: BTreeMap<(Topic, &[u8], usize, usize), usize> = BTreeMap::new();
         for (topic, number, at) in &ear.heard {
             let message = &self.messages.published[*number];
-            let key = (topic.clone(), message.channel.clone(), message.publisher);
-            if let Some((before, _)) = last.insert(key, (*number, *at))
+            let key =
+                (topic.clone(), message.channel.as_slice(), message.publisher, message.ran_at);
+            if let Some(before) = last.insert(key, *number)
                 && before >= *number
             {
                 let from = message.issued_us.saturating_sub(RECOVERY_US);
