@@ -205,6 +205,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         client_requests_max: pool.client_requests_max,
         client_output_soft: pool.client_output_soft as usize,
         client_output_limit: pool.client_output_limit as usize,
+        pubsub_output_limit: pool.pubsub_output_limit as usize,
         client_query_limit: pool.client_query_limit as usize,
         client_idle_ms: u64::from(pool.client_idle_timeout_s) * 1000,
         request_timeout_ms: pool.request_timeout_ms,

@@ -40,6 +40,8 @@ pub enum Lane {
     Shared,
     /// One client at a time, behind the fence.
     Fence,
+    /// Nobody's: subscriptions, and the messages that come of them.
+    Subscriber,
 }
 
 /// Bytes of unanswered requests from which on no more are added. With one request more, positions
@@ -79,6 +81,8 @@ pub struct Backend {
     pub scanner: ReplyScanner,
     pub output: Output,
     sent: VecDeque<Chunk>,
+    /// The beginning of a push frame whose end is still to come (subscriber).
+    pub pushed: Vec<u8>,
     /// Requests refused before their send had come back.
     pub awaiting: Vec<u32>,
     /// Fenced: the request that is answered, but not vouched for yet.
@@ -117,6 +121,7 @@ impl Backend {
             scanner: ReplyScanner::default(),
             output: Output::default(),
             sent: VecDeque::new(),
+            pushed: Vec::new(),
             awaiting: Vec::new(),
             fence_open: NONE,
             fence_owner: (NONE, 0),
@@ -283,6 +288,7 @@ impl Backend {
             pool.give(chunk.bytes);
         }
         self.scanner = ReplyScanner::default();
+        self.pushed = Vec::new();
         self.handshake_left = 0;
         self.handshake_sending = false;
         self.skipping = false;

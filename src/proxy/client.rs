@@ -11,6 +11,7 @@
 //! Not here: where requests go, and everything about backends.
 
 use super::output::Output;
+use super::pubsub::Subscriptions;
 use super::request::{Requests, State};
 use super::session::Session;
 use super::types::{NONE, Socket};
@@ -111,6 +112,8 @@ pub struct Client {
     /// When its output last made progress, milliseconds.
     pub progress_ms: u64,
     pub session: Session,
+    /// What it is subscribed to, if anything.
+    pub subscribed: Option<Box<Subscriptions>>,
 }
 
 impl Client {
@@ -138,6 +141,7 @@ impl Client {
             partial: None,
             progress_ms: 0,
             session,
+            subscribed: None,
         }
     }
 

@@ -223,8 +223,10 @@ impl Proxy {
         }
         self.lost = lost;
         let (lane, node) = (self.backends[b as usize].lane, self.backends[b as usize].node);
-        if lane == Lane::Fence {
-            self.serve_fence_queue(node);
+        match lane {
+            Lane::Shared => (),
+            Lane::Fence => self.serve_fence_queue(node),
+            Lane::Subscriber => self.lose_legs(node),
         }
     }
 
@@ -357,6 +359,7 @@ impl Proxy {
         match backend.lane {
             Lane::Shared => entry.shared[version] = NONE,
             Lane::Fence => entry.fences[version].retain(|&fence| fence != b),
+            Lane::Subscriber => entry.subscriber = NONE,
         }
         self.backends_free.push(b);
     }

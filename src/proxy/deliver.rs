@@ -43,6 +43,9 @@ impl Proxy {
             if (started && piece.first() == Some(&b'>')) || backend.skipping {
                 // A push is nobody's reply.
                 backend.skipping = !ended;
+                if backend.lane == Lane::Subscriber {
+                    self.handle_push_piece(b, piece, started, ended);
+                }
                 continue;
             }
             if backend.phase != Phase::Ready {
@@ -79,8 +82,9 @@ impl Proxy {
             self.requests[r].reply.clear();
         }
         let entry = &self.requests[r];
-        let fenced = self.backends[b as usize].lane == Lane::Fence;
-        let orphan = entry.client == NONE && !fenced;
+        let lane = self.backends[b as usize].lane;
+        let fenced = lane == Lane::Fence;
+        let orphan = entry.client == NONE && lane == Lane::Shared;
         let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
         let streams = entry.marks.has(Marks::STREAMING)
             || (!is_error && !fenced && !orphan && self.is_heads_own(r));
@@ -106,6 +110,9 @@ impl Proxy {
             return self.handle_fenced_reply(b, r);
         }
         let reply = std::mem::take(&mut self.requests[r].reply);
+        if lane == Lane::Subscriber {
+            return self.handle_subscriber_reply(b, r, &reply);
+        }
         if orphan {
             self.backends[b as usize].pop(&self.requests);
             self.complete(r, &reply);
@@ -152,6 +159,7 @@ impl Proxy {
             client.output.commit();
             client.torn = false;
             self.backends[b as usize].pop(&self.requests);
+            self.release_messages(c);
             return self.advance(c, r);
         }
         if client.torn || client.output.uncommitted() >= STREAM_FROM {
@@ -301,6 +309,7 @@ impl Proxy {
             self.abandon(at);
             at = next;
         }
+        self.drop_subscriptions(c);
         let conn = super::Conn::Client(c);
         self.actions.push(super::Action::Close { conn, socket });
     }
@@ -330,6 +339,10 @@ impl Proxy {
                 }
                 self.splits[split].parts = parts;
                 self.splits.close(split);
+                self.requests.close(r);
+            }
+            State::Subscribing => {
+                self.forget_join(r);
                 self.requests.close(r);
             }
             State::Held | State::Done => self.requests.close(r),

@@ -237,6 +237,17 @@ impl Proxy {
             self.launch_single(asked, slot, Source::Borrowed(args.bytes));
             return Ran::Yes;
         }
+        self.ask_primaries(asked, args, Merge::of_policy(asked.command.policy), &[])
+    }
+
+    /// Sends a request to each primary. `adjust`: what is added to their counts.
+    pub(super) fn ask_primaries(
+        &mut self,
+        asked: Asked,
+        args: &Args,
+        merge: Merge,
+        adjust: &[i64],
+    ) -> Ran {
         if self.waits_for_elders(asked.client) {
             return Ran::HoldBack;
         }
@@ -244,8 +255,8 @@ impl Proxy {
         if slots.is_empty() {
             return self.no_map(asked);
         }
-        let merge = Merge::of_policy(asked.command.policy);
         let s = self.open_parent(asked, merge);
+        self.splits[s].adjust.extend_from_slice(adjust);
         for slot in slots {
             self.open_part(asked, s, slot);
         }

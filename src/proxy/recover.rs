@@ -169,6 +169,16 @@ impl Proxy {
         self.actions.push(Action::Report(report));
     }
 
+    /// As `follow`, for a subscription. `false`: the map does not know the target.
+    pub(super) fn follow_subscriber(&mut self, r: u32, line: &[u8]) -> bool {
+        let known = self.redirect_target(r, line).is_some_and(|(_, node)| node.is_some());
+        match known {
+            true => self.follow(r, line),
+            false => self.actions.push(Action::Report(Report::WantRefresh)),
+        }
+        known
+    }
+
     /// The target is not in the map: nothing connects there until the topology thread has seen it.
     fn confirm(&mut self, r: u32, line: &[u8], bytes: Vec<u8>) {
         let from = self.nodes[self.requests[r].node].address;
@@ -264,6 +274,7 @@ impl Proxy {
                 return self.close_client(c);
             }
             self.clients[c].output.roll_back();
+            self.release_messages(c);
         }
         let loss = Loss {
             written,

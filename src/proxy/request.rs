@@ -28,6 +28,8 @@ pub enum State {
     InFlight,
     /// Waits for its parts.
     Parent,
+    /// Waits until nodes have confirmed its subscriptions.
+    Subscribing,
     /// Has its whole reply, waits for its turn.
     Done,
 }

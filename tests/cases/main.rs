@@ -16,6 +16,8 @@ mod login;
 mod moves;
 mod program;
 mod protocol;
+mod pubsub;
+mod pubsub_faults;
 mod retries;
 mod session;
 mod splitting;

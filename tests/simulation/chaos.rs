@@ -83,7 +83,7 @@ impl World {
     pub fn strike(&mut self, chaos: Chaos) {
         let one_of_a_kind = self.mean_ms(chaos) == 0;
         if let Chaos::Gossip(node) = chaos {
-            return self.cluster.gossip(node);
+            return self.gossip(node);
         }
         if self.healed {
             return;
@@ -102,6 +102,7 @@ impl World {
             Chaos::BlackHole => {
                 if let Some(link) = self.some_link() {
                     self.links[link].mute = true;
+                    self.message_fault();
                     self.links[link].deaf = self.random.chance(500);
                 }
             }
@@ -180,12 +181,12 @@ impl World {
             return;
         }
         if !std::mem::replace(&mut self.cluster.truth.members[to].known, true) {
-            self.cluster.gossip(to);
+            self.gossip(to);
             self.gossip_soon();
         }
         // Both must know of each other, or the command that begins a migration is refused.
         if !self.cluster.nodes[from].view.members[to].known {
-            self.cluster.gossip(from);
+            self.gossip(from);
         }
         self.cluster.nodes[to].importing.insert(slot, from);
         self.cluster.nodes[from].migrating.insert(slot, to);
@@ -214,9 +215,10 @@ impl World {
         }
         self.migrations.remove(&slot);
         self.cluster.truth.owner[usize::from(slot)] = to as u8;
+        self.shard_fault();
         self.cluster.truth.members[to].epoch = self.next_epoch();
         self.history.moves.push((slot, self.history.tick));
-        self.cluster.gossip(to);
+        self.gossip(to);
         // The target is told first, the source soon after, the others by and by.
         let at = self.now_us + self.random.below(2_000);
         self.at(at, Event::Chaos(Chaos::Gossip(from)));
@@ -253,6 +255,7 @@ impl World {
         let busy = self.migrations.values().any(|of| of.from == node || of.to == node);
         let followed = self.cluster.truth.members.iter().any(|of| of.primary == Some(node));
         if !owns && !busy && !followed {
+            self.message_fault();
             let member = &mut self.cluster.truth.members[node];
             member.known = !member.known;
             self.gossip_soon();
@@ -264,6 +267,7 @@ impl World {
             return;
         }
         self.abort_migrations_of(node);
+        self.message_fault();
         self.cluster.nodes[node].alive = false;
         self.cluster.truth.members[node].failed = true;
         for link in 0..self.links.len() {
@@ -292,7 +296,7 @@ impl World {
         if self.parameters.loading_ms > 0 {
             this.loading_until = self.now_us + self.random.below(500_000);
         }
-        self.cluster.gossip(node);
+        self.gossip(node);
         self.gossip_soon();
     }
 
@@ -303,6 +307,7 @@ impl World {
             .filter(|&node| members[node].known && self.cluster.nodes[node].alive)
             .find(|&node| members[node].primary == Some(old));
         let Some(heir) = heir else { return };
+        self.shard_fault();
         self.abort_migrations_of(old);
         let data = std::mem::take(&mut self.cluster.nodes[old].data);
         self.cluster.nodes[heir].data = data;
@@ -324,7 +329,7 @@ impl World {
                 self.history.moves.push((slot, self.history.tick));
             }
         }
-        self.cluster.gossip(heir);
+        self.gossip(heir);
         self.gossip_soon();
     }
 
@@ -352,7 +357,7 @@ impl World {
             this.stalled_until = 0;
         }
         for node in 0..self.cluster.nodes.len() {
-            self.cluster.gossip(node);
+            self.gossip(node);
         }
         self.healed = true;
     }

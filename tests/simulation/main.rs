@@ -9,6 +9,7 @@ mod chaos;
 mod checker;
 mod history;
 mod item;
+mod messages;
 mod network;
 mod nodes;
 mod parameters;
@@ -43,6 +44,8 @@ struct Report {
     refusals: u64,
     inversions: u64,
     walks: u64,
+    heard: u64,
+    judged: u64,
 }
 
 fn run(world: &mut World) -> Result<Report, Violation> {
@@ -51,6 +54,7 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         let requests = 1 + world.random.below(parameters.requests);
         world.add_client(requests, false);
     }
+    world.add_ears();
     world.at(parameters.map_first_us + 1, Event::Errand(Errand::Periodic));
     let learn_us = parameters.map_first_us + 10_000;
     world.at(learn_us, Event::Errand(Errand::Learn));
@@ -73,6 +77,8 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         refusals: world.redirects_seen,
         inversions: world.history.inversions_allowed,
         walks: world.history.walks,
+        heard: world.messages.heard,
+        judged: world.messages.judged,
     })
 }
 
@@ -109,7 +115,9 @@ fn after_heal(world: &mut World) -> Result<(), Violation> {
     let settle = world.now_us + 12_000_000;
     world.run_until(settle, |_| false);
     for client in 0..world.clients.len() {
-        world.dismiss(client);
+        if world.clients[client].ear.is_none() {
+            world.dismiss(client);
+        }
     }
     let settle = world.now_us + 2_000_000;
     world.run_until(settle, |_| false);
@@ -129,6 +137,8 @@ fn after_heal(world: &mut World) -> Result<(), Violation> {
 
 /// Nobody is there any more: nothing may be left in the tables.
 fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> {
+    world.judge_messages();
+    take_violation(world)?;
     if parameters.drains {
         world.drained = true;
         let now = world.now();
@@ -150,6 +160,11 @@ fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> 
     if !world.run_until(until, empty) {
         let (requests, clients) = (world.proxy.requests_open(), world.proxy.clients_open());
         return failed("tables", format!("{requests} requests and {clients} clients are left"));
+    }
+    let settle = world.now_us + 3_000_000;
+    let counts = |world: &mut World| world.proxy.subscription_counts();
+    if !world.run_until(settle, |world| counts(world) == [0; 4]) {
+        return failed("tables", format!("subscriptions are left: {:?}", counts(world)));
     }
     take_violation(world)
 }
@@ -229,6 +244,8 @@ fn seeds_pass() {
         sum.refusals += report.refusals;
         sum.inversions += report.inversions;
         sum.walks += report.walks;
+        sum.heard += report.heard;
+        sum.judged += report.judged;
     }
     println!("{count} seeds from {first}: {sum:?}");
 }
@@ -273,7 +290,7 @@ fn planted_lost_reply_is_found() {
 
 #[test]
 fn planted_swap_of_replies_is_found() {
-    check_found(Plant::SwapReplies, &["ownership", "order"]);
+    check_found(Plant::SwapReplies, &["ownership", "order", "needless error"]);
 }
 
 #[test]
@@ -308,10 +325,20 @@ fn planted_belief_in_a_forged_redirect_is_found() {
 
 #[test]
 fn planted_standstill_of_time_is_found() {
-    check_found(Plant::NoTime, &["liveness", "tables", "busy loop"]);
+    check_found(Plant::NoTime, &["liveness", "messages", "tables", "busy loop"]);
 }
 
 #[test]
 fn planted_second_sending_of_a_reply_is_found() {
     check_found(Plant::SendTwice, &["one reply", "ownership"]);
+}
+
+#[test]
+fn planted_loss_of_a_message_is_found() {
+    check_found(Plant::DropMessage, &["messages"]);
+}
+
+#[test]
+fn planted_message_come_twice_is_found() {
+    check_found(Plant::RepeatMessage, &["messages"]);
 }

@@ -318,7 +318,7 @@ impl Cluster {
         Some(format!("-{word} {slot} {address}\r\n").into_bytes())
     }
 
-    fn redirect_as_seen(&self, node: usize, slot: u16, to: u8) -> Option<Vec<u8>> {
+    pub fn redirect_as_seen(&self, node: usize, slot: u16, to: u8) -> Option<Vec<u8>> {
         let address = self.announced(self.nodes[node].view.members[usize::from(to)].address);
         Some(format!("-MOVED {slot} {address}\r\n").into_bytes())
     }

@@ -81,6 +81,8 @@ pub struct Parameters {
     pub weights: [u32; KINDS],
 
     pub chaos_ms: u64,
+    /// Clients that listen; half as many publish.
+    pub ears: u64,
     pub proxy: Knobs,
 }
 
@@ -117,6 +119,7 @@ impl Parameters {
         }
         drawn.draw_habits(r);
         drawn.draw_proxy(r);
+        drawn.ears = if r.chance(400) { 1 + r.skewed(5) } else { 0 };
         drawn
     }
 

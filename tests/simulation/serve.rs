@@ -2,7 +2,7 @@
 //!
 //! Not here: what a command does (`nodes`), how bytes travel (`network`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use ringway::cluster::slot_of;
@@ -26,8 +26,10 @@ pub struct Link {
     pub deaf: bool,
     pub mute: bool,
     /// Bytes answered, and how many of them the proxy has read.
-    written: u64,
+    pub written: u64,
     pub read: u64,
+    /// Channels, patterns and shard channels.
+    pub subscriptions: BTreeSet<(usize, Vec<u8>)>,
     /// Where refusals end in the stream (`None`: not before the next reply), and whose they are.
     pub refusals: VecDeque<(Option<u64>, u32, usize)>,
     /// The last write that it was asked for, for `Plant::ResendLost`.
@@ -77,6 +79,7 @@ impl World {
             mute: false,
             written: 0,
             read: 0,
+            subscriptions: BTreeSet::new(),
             refusals: VecDeque::new(),
             last_write: Vec::new(),
         });
@@ -123,7 +126,9 @@ impl World {
         let link = &mut self.links[link];
         if std::mem::replace(&mut link.up, false) {
             let socket = link.socket;
+            link.subscriptions.clear();
             self.end_to_proxy(socket, broken);
+            self.message_fault();
         }
     }
 
@@ -234,6 +239,12 @@ impl World {
     }
 
     fn run(&mut self, link: usize, args: &[Vec<u8>]) -> Vec<u8> {
+        if self.links[link].login.authenticated
+            && let Some(reply) = self.run_pubsub(link, args)
+        {
+            self.links[link].written += reply.len() as u64;
+            return reply;
+        }
         let mood = self.mood();
         self.history.tick += 1;
         let now_us = self.now_us;

@@ -13,10 +13,11 @@ use ringway::resp::value::{Value, parse_value};
 use crate::checker::Circumstances;
 use crate::history::{Kind, Outcome};
 use crate::item::{item, mark};
+use crate::messages::Ear;
 use crate::network::{Completion, Peer};
 use crate::nodes::bulk;
-use crate::walk::Walk;
 use crate::serve::text_of;
+use crate::walk::Walk;
 use crate::world::{Event, World};
 
 /// The first three are harmless.
@@ -69,6 +70,8 @@ pub struct Client {
     /// Waits until all it asked is answered, then leaves.
     leaving: bool,
     pub walk: Option<Walk>,
+    /// It listens or publishes, and does nothing else.
+    pub ear: Option<Box<Ear>>,
 }
 
 /// Bytes that a client's kernel takes while the client does not read.
@@ -127,6 +130,9 @@ impl World {
             let socket = self.open_socket(None, Peer::Client(client));
             self.clients[client].socket = Some(socket);
             self.complete(Completion::Accepted { socket, client });
+        }
+        if self.clients[client].ear.is_some() {
+            return self.ear_acts(client);
         }
         if self.clients[client].slow {
             let reading = self.random.chance(400) || self.healed;
@@ -299,6 +305,9 @@ impl World {
             }
             return;
         }
+        if self.clients[client].ear.is_some() {
+            return self.ear_hears(client, raw, value);
+        }
         let Some(id) = self.clients[client].outstanding.pop_front() else {
             let text = format!("client {client} got a reply too many: {:?}", text_of(raw, 200));
             return self.history.violate("one reply", text);
@@ -364,6 +373,7 @@ impl World {
             || this.slow
             || self.parameters.closes_innocents()
             || self.drained
+            || (this.ear.is_some() && !self.parameters.calm)
             || self.may_be_torn(client);
         if !reason {
             self.history.violate("close", format!("client {client} was closed for no reason"));

@@ -13,6 +13,7 @@ use ringway::proxy::{Action, Conn, Now, Proxy, Socket};
 
 use crate::chaos::{Chaos, Migrations};
 use crate::history::History;
+use crate::messages::Messages;
 use crate::network::{Completion, Entry, Inbound, Peer};
 use crate::nodes::Cluster;
 use crate::parameters::Parameters;
@@ -32,6 +33,7 @@ pub enum Event {
     LinkEnd { link: usize },
     Serve { link: usize },
     HangUp { link: usize },
+    Bus { node: usize, channel: Vec<u8>, number: usize },
     Sent { socket: Socket, ok: bool },
     Connected { socket: Socket, ok: bool },
     Gone { socket: Socket },
@@ -56,6 +58,7 @@ pub struct World {
     pub cluster: Cluster,
     pub topology: TopologyThread,
     pub history: History,
+    pub messages: Messages,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -121,6 +124,7 @@ impl World {
             cluster,
             topology: TopologyThread::default(),
             history: History::new(),
+            messages: Messages::default(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
@@ -198,6 +202,7 @@ impl World {
             Event::LinkEnd { link } => self.link_sees_end(link),
             Event::Serve { link } => self.serve(link),
             Event::HangUp { link } => self.hang_up(link, false),
+            Event::Bus { node, channel, number } => self.bus(node, channel, number),
             Event::Sent { socket, ok } => self.send_ended(socket, ok),
             Event::Connected { socket, ok } => self.connected(socket, ok),
             Event::Gone { socket } => {
@@ -421,6 +426,10 @@ impl World {
         let Some(entry) = self.entry(socket) else { return };
         match entry.peer {
             Peer::Client(client) => self.check_close(client),
+            Peer::Link(link) => {
+                self.history.disturbed();
+                self.link_fault(link);
+            }
             _ => self.history.disturbed(),
         }
     }
