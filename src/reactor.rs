@@ -221,7 +221,8 @@ impl Worker {
                 break;
             }
             let timeout = self.timeout();
-            self.ring.set_gather(self.pace.gather());
+            let clients = self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum();
+            self.ring.set_gather(self.pace.gather(clients));
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
                 eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
                 std::process::exit(1);

@@ -17,7 +17,7 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts).
+//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN).
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -37,9 +37,11 @@ mod output;
 mod recover;
 pub mod request;
 mod route;
+mod scan;
 pub mod session;
 mod split;
 pub mod types;
+mod walk;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
 use super::types::NONE;
+use super::walk::Walk;
 use crate::cluster::SLOTS;
 use crate::command::{Args, ResponsePolicy, SplitShape};
 use crate::resp::reply::{aggregate_header, first_frame_len, parse_integer};
@@ -27,6 +28,8 @@ pub enum Merge {
     Join,
     /// Pairs of parts, a count and a key each: a key by the weight of its count.
     Weighted,
+    /// Rounds of questions (`walk`): what the parts say leads to the next.
+    Walk,
 }
 
 impl Merge {
@@ -44,7 +47,7 @@ impl Merge {
 
     /// Whether the parts' replies are needed as they are until all are there.
     pub fn keeps_replies(self) -> bool {
-        matches!(self, Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted)
+        matches!(self, Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk)
     }
 }
 
@@ -61,6 +64,9 @@ pub struct Split {
     /// Bytes of replies kept.
     pub kept: usize,
     sum: i64,
+    /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
+    pub walk: Option<Box<Walk>>,
+    pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
     pub error: Vec<u8>,
@@ -85,7 +91,11 @@ impl Split {
                     self.result.extend_from_slice(reply);
                 }
             }
-            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted => return true,
+            Merge::Values
+            | Merge::LogicalAnd
+            | Merge::Join
+            | Merge::Weighted
+            | Merge::Walk => return true,
         }
         false
     }
@@ -124,6 +134,7 @@ impl Split {
             Merge::LogicalAnd => merge_and(replies, out),
             Merge::Join => merge_join(replies, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
+            Merge::Walk => None,
         };
         if done.is_none() {
             out.truncate(before);
@@ -166,6 +177,8 @@ impl Splits {
                 pending: 0,
                 kept: 0,
                 sum: 0,
+                walk: None,
+                nonce: 0,
                 result: Vec::new(),
                 error: Vec::new(),
             });
@@ -185,6 +198,7 @@ impl Splits {
         let split = &mut self.entries[index as usize];
         assert_ne!(split.parent, NONE, "a split is closed once");
         split.parent = NONE;
+        split.walk = None;
         for list in [&mut split.parts, &mut split.order] {
             list.clear();
             list.shrink_to(1024);

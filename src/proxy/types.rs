@@ -118,6 +118,10 @@ pub struct Settings {
     pub keys_max_bytes: usize,
     /// Fenced backends for one node (and protocol).
     pub fence_lanes: usize,
+    /// Keys from which on SCAN walks a slot in pieces: where a node's cursor names the slot, and
+    /// where a piece means walking all keys of the node.
+    pub walk_whole_max: u32,
+    pub walk_whole_max_old: u64,
 }
 
 impl Default for Settings {
@@ -142,6 +146,8 @@ impl Default for Settings {
             allow_flush: true,
             keys_max_bytes: 64 << 20,
             fence_lanes: 2,
+            walk_whole_max: 16 * 1024,
+            walk_whole_max_old: 1024 * 1024,
         }
     }
 }

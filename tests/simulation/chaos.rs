@@ -288,6 +288,7 @@ impl World {
         self.cluster.truth.members[node].failed = false;
         let this = &mut self.cluster.nodes[node];
         this.alive = true;
+        this.process += 1000;
         if self.parameters.loading_ms > 0 {
             this.loading_until = self.now_us + self.random.below(500_000);
         }

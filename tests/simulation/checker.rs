@@ -82,6 +82,7 @@ impl History {
         }
         if let Some((_, key)) = text.rsplit_once(" #")
             && !key.is_empty()
+            && !key.contains("}absent-")
             && !request.keys.iter().any(|own| own == key.as_bytes())
         {
             return foreign();
@@ -104,7 +105,7 @@ impl History {
     /// What an error says of whether the request ran; `None`: it may not be said.
     fn outcome_of(&self, id: u32, text: &str) -> Option<Outcome> {
         let request = &self.requests[id as usize];
-        let everywhere = matches!(request.kind, Kind::DbSize | Kind::ScriptLoad);
+        let everywhere = matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad);
         let in_parts = request.keys.len() > 1 || everywhere;
         let at_nodes = !request.keys.is_empty() || everywhere;
         const NOT_RUN: [&str; 9] = [
@@ -225,6 +226,7 @@ impl History {
             Kind::ScriptLoad => value.as_str() == Some(&format!("sha{id}")),
             Kind::Reset => raw == b"+RESET\r\n",
             Kind::ReplyOn | Kind::Auth => raw == b"+OK\r\n",
+            Kind::Scan => value.as_array().is_some_and(|parts| parts.len() == 2),
             Kind::DbSize => number.is_some_and(|count| count >= 0),
             Kind::Eval(script) => {
                 return self.judge_script(id, SCRIPTS[usize::from(script)], raw, value);

@@ -38,6 +38,7 @@ pub enum Kind {
     Del,
     Exists,
     DbSize,
+    Scan,
     ScriptLoad,
     Reset,
     ReplyOn,
@@ -161,6 +162,8 @@ pub struct History {
     pub errors: u64,
     pub runs: u64,
     pub inversions_allowed: u64,
+    /// SCANs that came to their end.
+    pub walks: u64,
 }
 
 impl History {

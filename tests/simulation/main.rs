@@ -18,6 +18,7 @@ mod random;
 mod scenarios;
 mod serve;
 mod topology;
+mod walk;
 mod workload;
 mod world;
 
@@ -41,6 +42,7 @@ struct Report {
     runs: u64,
     refusals: u64,
     inversions: u64,
+    walks: u64,
 }
 
 fn run(world: &mut World) -> Result<Report, Violation> {
@@ -70,6 +72,7 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         runs: world.history.runs,
         refusals: world.redirects_seen,
         inversions: world.history.inversions_allowed,
+        walks: world.history.walks,
     })
 }
 
@@ -225,6 +228,7 @@ fn seeds_pass() {
         sum.runs += report.runs;
         sum.refusals += report.refusals;
         sum.inversions += report.inversions;
+        sum.walks += report.walks;
     }
     println!("{count} seeds from {first}: {sum:?}");
 }

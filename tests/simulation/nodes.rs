@@ -35,6 +35,8 @@ pub struct Node {
     pub id: String,
     pub alive: bool,
     pub data: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Another number after each start: how its tables are ordered.
+    pub process: u64,
     pub view: View,
     pub migrating: BTreeMap<u16, usize>,
     pub importing: BTreeMap<u16, usize>,
@@ -52,6 +54,8 @@ pub struct Cluster {
     pub addresses: Vec<SocketAddr>,
     /// Redirects name other addresses than those that the proxy can reach.
     pub nat: bool,
+    /// Its nodes' cursors name the slot (Redis 7.4, Valkey 8).
+    pub slotted: bool,
 }
 
 /// State of one connection, as the node keeps it.
@@ -111,6 +115,7 @@ impl Cluster {
                 id: format!("{:040x}", node + 0xa0),
                 alive: true,
                 data: BTreeMap::new(),
+                process: node as u64 + 1,
                 view: truth.clone(),
                 migrating: BTreeMap::new(),
                 importing: BTreeMap::new(),
@@ -119,7 +124,7 @@ impl Cluster {
                 stalled_until: 0,
             })
             .collect();
-        Cluster { nodes, truth, addresses, nat }
+        Cluster { nodes, truth, addresses, nat, slotted: false }
     }
 
     pub fn by_address(&self, address: &SocketAddr) -> Option<usize> {
@@ -326,6 +331,10 @@ impl Cluster {
         args: &[Vec<u8>],
         answer: &mut Answer,
     ) {
+        if let Some(reply) = self.walked(node, args) {
+            answer.reply = reply;
+            return;
+        }
         let data = &mut self.nodes[node].data;
         let null: &[u8] = if login.resp3 { b"_\r\n" } else { b"$-1\r\n" };
         let value = |data: &BTreeMap<Vec<u8>, Vec<u8>>, key: &[u8]| match data.get(key) {

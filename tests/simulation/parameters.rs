@@ -15,6 +15,7 @@ pub struct Parameters {
     pub replicas: usize,
     pub spares: usize,
     pub nat: bool,
+    pub slotted: bool,
     pub tags: usize,
     pub clients: usize,
     pub requests: u64,
@@ -99,6 +100,8 @@ pub struct Knobs {
     pub connect_timeout_ms: u64,
     pub fence_lanes: usize,
     pub split: bool,
+    /// Keys from which on a slot is walked in pieces.
+    pub walk_whole_max: u32,
 }
 
 impl Parameters {
@@ -165,6 +168,7 @@ impl Parameters {
         self.login = r.chance(150);
         self.drains = r.chance(300);
         self.nat = r.chance(200);
+        self.slotted = r.chance(500);
     }
 
     fn draw_faults(&mut self, r: &mut Random) {
@@ -226,6 +230,7 @@ impl Parameters {
             connect_timeout_ms: connect_timeout_ms.max(slowest_ms),
             fence_lanes: r.range(1..=3) as usize,
             split: r.chance(900),
+            walk_whole_max: if r.chance(500) { 16_384 } else { 1 + r.skewed(10) as u32 },
         };
     }
 
@@ -245,6 +250,8 @@ impl Parameters {
             fence_lanes: knobs.fence_lanes,
             split_reads: knobs.split,
             split_writes: knobs.split,
+            walk_whole_max: knobs.walk_whole_max,
+            walk_whole_max_old: knobs.walk_whole_max.into(),
             ..Settings::default()
         }
     }

@@ -15,6 +15,7 @@ use crate::history::{Kind, Outcome};
 use crate::item::{item, mark};
 use crate::network::{Completion, Peer};
 use crate::nodes::bulk;
+use crate::walk::Walk;
 use crate::serve::text_of;
 use crate::world::{Event, World};
 
@@ -67,6 +68,7 @@ pub struct Client {
     half_closes: bool,
     /// Waits until all it asked is answered, then leaves.
     leaving: bool,
+    pub walk: Option<Walk>,
 }
 
 /// Bytes that a client's kernel takes while the client does not read.
@@ -313,6 +315,9 @@ impl World {
             hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
         };
         self.history.judge(id, raw, value, &around);
+        if self.history.requests[id as usize].kind == Kind::Scan {
+            self.walk_gets(client, value);
+        }
     }
 
     /// A while after all faults have ended nothing may fail either.
@@ -390,10 +395,15 @@ impl World {
                 self.put(client, id, encode_words(&words), bytes, false);
             }
         }
+        let walk = if kind == Kind::Scan { self.walk_words(client) } else { None };
+        if kind == Kind::Scan && walk.is_none() {
+            kind = Kind::Ping;
+        }
         let id = self.open(client, kind);
         let encoded = match kind {
             Kind::Ping if self.random.chance(300) => format!("ping  token{id}\r\n").into_bytes(),
             Kind::BadProtocol => b"*2\r\n$3\r\nGET\r\n$-5\r\n".to_vec(),
+            _ if walk.is_some() => encode_words(&walk.unwrap_or_default()),
             _ => encode_words(&self.words(client, id, kind)),
         };
         self.clients[client].said_last |= matches!(kind, Kind::BadProtocol | Kind::Quit);
@@ -449,6 +459,7 @@ impl World {
             (Kind::ScriptLoad, 1),
             (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
             (Kind::ReplyOn, 1),
+            (Kind::Scan, 6),
         ];
         if self.random.chance(3) {
             return last;
@@ -514,6 +525,7 @@ impl World {
                 self.with_keys(id, vec![word(name), key.clone(), item(&key, id, 0)], vec![key])
             }
             Kind::MGet | Kind::Del | Kind::Exists | Kind::MSet => self.many_keys(client, id, kind),
+            Kind::Scan => Vec::new(),
             Kind::DbSize => vec![word("DBSIZE")],
             Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), id.to_string().into_bytes()],
             Kind::Reset => vec![word("RESET")],

@@ -97,12 +97,13 @@ impl World {
         }
         let seed = [(); 4].map(|()| random.next());
         let proxy = Proxy::new(parameters.settings(), Arc::new(who), seed, 1, 1);
-        let cluster = Cluster::new(
+        let mut cluster = Cluster::new(
             parameters.primaries,
             parameters.replicas,
             parameters.spares,
             parameters.nat,
         );
+        cluster.slotted = parameters.slotted;
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         World {
