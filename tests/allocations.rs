@@ -173,7 +173,8 @@ fn check(words: &[&str], pipeline: usize, reply: &str, expected: usize) {
     let mut rig = Rig::new();
     let mut request = Vec::new();
     for n in 0..pipeline {
-        let words: Vec<String> = words.iter().map(|word| word.replace('#', &n.to_string())).collect();
+        let words: Vec<String> =
+            words.iter().map(|word| word.replace('#', &n.to_string())).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         command(&words, &mut request);
     }

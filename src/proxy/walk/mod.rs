@@ -69,7 +69,10 @@ pub enum Ask {
     Probe,
     /// INFO server
     Info,
-    Scan { cursor: u64, count: u64 },
+    Scan {
+        cursor: u64,
+        count: u64,
+    },
     /// TYPE of a key that was found.
     Type(usize),
 }
@@ -98,7 +101,11 @@ pub struct Answer<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Stage {
     /// These slots' keys, so many each at most; then the walk stands at `then`.
-    Take { slots: Vec<u16>, then: u16, limit: u32 },
+    Take {
+        slots: Vec<u16>,
+        then: u16,
+        limit: u32,
+    },
     /// How many keys the next slots have.
     Count,
     /// `at` is leaving for this node: what has arrived there.
@@ -114,7 +121,10 @@ enum Stage {
     /// a piece of what is there,
     Follow(u16),
     /// and whether it was there.
-    Assure { node: u16, inner: u64 },
+    Assure {
+        node: u16,
+        inner: u64,
+    },
     /// TYPE of the keys found, from this one on.
     Types(usize),
     Done,
