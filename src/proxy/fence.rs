@@ -165,8 +165,8 @@ impl Proxy {
         self.serve_fence_queue(node);
     }
 
-    /// A refused leg may have to be sent again after the buffer with its bytes is gone. Called again
-    /// when a send comes back: until then the kernel may have them.
+    /// A refused leg may have to be sent again after the buffer with its bytes is gone. Called
+    /// again when a send comes back: until then the kernel may have them.
     pub(super) fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
         let entry = &self.requests[r];
         let refused =
