@@ -77,7 +77,7 @@ impl Proxy {
         }
         let entry = &self.requests[r];
         let fenced = self.backends[b as usize].lane == Lane::Fence;
-        let orphan = entry.client == NONE && !fenced;
+        let orphan = entry.client == NONE && !fenced && !entry.marks.has(Marks::STEP);
         let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
         let streams = entry.marks.has(Marks::STREAMING)
             || (!is_error && !fenced && !orphan && self.is_heads_own(r));
@@ -271,6 +271,7 @@ impl Proxy {
         client.tail = NONE;
         client.in_flight = 0;
         client.irregular = 0;
+        client.mode = None;
         client.held = 0;
         client.stored = 0;
         let partial = client.partial.take();

@@ -47,7 +47,7 @@ impl Proxy {
         self.make_parent(parent, merge, client_version(asked.marks))
     }
 
-    fn make_parent(&mut self, r: u32, merge: Merge, version: Version) -> u32 {
+    pub(super) fn make_parent(&mut self, r: u32, merge: Merge, version: Version) -> u32 {
         let s = self.splits.open(r, merge, version);
         self.requests[r].state = State::Parent;
         self.requests[r].split = s;
@@ -69,7 +69,7 @@ impl Proxy {
     }
 
     /// Adds a part to a split; it is not on its way yet.
-    fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
+    pub(super) fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
         let r = self.open_for(asked, slot);
         let split = &mut self.splits[s];
         let entry = &mut self.requests[r];
@@ -91,6 +91,9 @@ impl Proxy {
 
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
+        if self.requests[r].marks.has(Marks::EXEC) {
+            return self.finish_exec(r, reply);
+        }
         self.settle(r);
         let entry = &mut self.requests[r];
         entry.state = State::Done;

@@ -153,9 +153,13 @@ impl Proxy {
 
     /// Puts a leg into a backend's FIFO, after ASKING where that is needed.
     pub(super) fn enqueue(&mut self, r: u32, b: u32, bytes: Bytes) {
-        if self.requests[r].marks.has(Marks::ASKING) {
+        let marks = self.requests[r].marks;
+        if marks.has(Marks::ASKING) {
             self.requests[r].marks.unset(Marks::ASKING);
             self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));
+        }
+        if marks.has(Marks::EXEC) {
+            self.enqueue_steps(r, b);
         }
         let backend = &mut self.backends[b as usize];
         if backend.queued() == 0 {

@@ -17,7 +17,7 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts).
+//! composed), `fanout` (requests of several parts), `transaction` (MULTI).
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -32,6 +32,7 @@ mod fence;
 mod intake;
 mod launch;
 pub mod local;
+mod mode;
 mod nodes;
 mod output;
 mod recover;
@@ -39,6 +40,7 @@ pub mod request;
 mod route;
 pub mod session;
 mod split;
+mod transaction;
 pub mod types;
 
 use std::net::SocketAddr;

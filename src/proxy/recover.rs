@@ -28,14 +28,17 @@ impl Proxy {
     /// The head of backend `b` was answered with an error that routing has to look at.
     pub(super) fn handle_error_reply(&mut self, b: u32, r: u32, line: &[u8]) {
         if self.requests[r].client == NONE {
+            self.note_refused_step(r, line);
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
-        let next = self.decide(r, line);
+        let cause = self.cause_of_abort(r, line);
+        let next = self.decide(r, cause.as_deref().unwrap_or(line));
         if next == Next::Answer {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
+        let line = cause.as_deref().unwrap_or(line);
         let entry = &self.requests[r];
         let bytes = self.backends[b as usize].bytes_of(entry.start, entry.len);
         self.backends[b as usize].pop(&self.requests);
@@ -135,8 +138,8 @@ impl Proxy {
                 let jitter = self.random() % (ms / 2 + 1);
                 let entry = &mut self.requests[r];
                 entry.waits = entry.waits.saturating_add(1);
-                // Waits are counted by themselves. While a slot moves, each try of several keys that
-                // neither node has costs one more redirect: ASK here, TRYAGAIN there.
+                // Waits are counted by themselves. While a slot moves, each try of several keys
+                // that neither node has costs one more redirect: ASK here, TRYAGAIN there.
                 entry.redirects = 0;
                 entry.reply.clear();
                 entry.reply.extend_from_slice(line);
@@ -209,8 +212,8 @@ impl Proxy {
         }
     }
 
-    /// Whether a leg that waits for news of the map waits for these. One that waits for a redirect's
-    /// target is not answered by a refresh that may have begun before.
+    /// Whether a leg that waits for news of the map waits for these. One that waits for a
+    /// redirect's target is not answered by a refresh that may have begun before.
     fn matters(&self, r: u32, news: &News) -> bool {
         let entry = &self.requests[r];
         if !entry.marks.has(Marks::CONFIRMING) {

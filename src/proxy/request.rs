@@ -34,7 +34,7 @@ pub enum State {
 
 /// Facts that routing and recovery ask for, as bits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Marks(pub u16);
+pub struct Marks(pub u32);
 
 impl Marks {
     /// Only reads: may be sent again although it may have run.
@@ -63,6 +63,11 @@ impl Marks {
     pub const CONFIRMING: Marks = Marks(2048);
     /// An error of this part is none of the whole (SCRIPT LOAD at an unreachable replica).
     pub const OPTIONAL: Marks = Marks(4096);
+
+    /// From MULTI to EXEC: so many replies as `part` says come before its own.
+    pub const EXEC: Marks = Marks(8192);
+    /// Ours: one of those replies. `part` is the EXEC's entry.
+    pub const STEP: Marks = Marks(16384);
 
     #[inline]
     pub fn has(self, other: Marks) -> bool {

@@ -64,6 +64,7 @@ pub fn after_error(facts: &Facts) -> Next {
         ErrorKind::ClusterDown | ErrorKind::Loading | ErrorKind::MasterDown => wait_for_node(facts),
         ErrorKind::ReadOnly if facts.redirects < facts.redirects_max => wait_for_node(facts),
         ErrorKind::ReadOnly
+        | ErrorKind::ExecAbort
         | ErrorKind::NoScript
         | ErrorKind::NoAuth
         | ErrorKind::NoPerm

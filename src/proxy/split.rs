@@ -27,6 +27,8 @@ pub enum Merge {
     Join,
     /// Pairs of parts, a count and a key each: a key by the weight of its count.
     Weighted,
+    /// The one part is a transaction: its reply, as it is.
+    Exec,
 }
 
 impl Merge {
@@ -80,7 +82,7 @@ impl Split {
                 Some(number) => self.add(number),
                 None => self.spoil(),
             },
-            Merge::AllSucceeded | Merge::OneSucceeded => {
+            Merge::AllSucceeded | Merge::OneSucceeded | Merge::Exec => {
                 if self.result.is_empty() {
                     self.result.extend_from_slice(reply);
                 }
@@ -116,7 +118,7 @@ impl Split {
                 write::integer(out, self.sum);
                 Some(())
             }
-            Merge::AllSucceeded | Merge::OneSucceeded => {
+            Merge::AllSucceeded | Merge::OneSucceeded | Merge::Exec => {
                 out.extend_from_slice(&self.result);
                 Some(())
             }

@@ -308,6 +308,7 @@ fn short_aggregate(bytes: &[u8]) -> Option<(u8, u64, usize)> {
 pub enum ErrorKind {
     Ask,
     ClusterDown,
+    ExecAbort,
     Loading,
     MasterDown,
     Moved,
@@ -333,6 +334,7 @@ pub fn classify_error(line: &[u8]) -> ErrorKind {
     match word(text) {
         b"ASK" => ErrorKind::Ask,
         b"CLUSTERDOWN" => ErrorKind::ClusterDown,
+        b"EXECABORT" => ErrorKind::ExecAbort,
         b"LOADING" => ErrorKind::Loading,
         b"MASTERDOWN" => ErrorKind::MasterDown,
         b"MOVED" => ErrorKind::Moved,

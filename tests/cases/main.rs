@@ -20,3 +20,4 @@ mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod transactions;

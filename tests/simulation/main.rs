@@ -18,6 +18,7 @@ mod random;
 mod scenarios;
 mod serve;
 mod topology;
+mod transactions;
 mod workload;
 mod world;
 

@@ -387,6 +387,9 @@ impl World {
                 self.put(client, id, encode_words(&words), bytes, false);
             }
         }
+        if kind == Kind::Exec {
+            return self.ask_transaction(client, bytes);
+        }
         let id = self.open(client, kind);
         let encoded = match kind {
             Kind::Ping if self.random.chance(300) => format!("ping  token{id}\r\n").into_bytes(),
@@ -397,7 +400,14 @@ impl World {
         self.put(client, id, encoded, bytes, true);
     }
 
-    fn put(&mut self, client: usize, id: u32, encoded: Vec<u8>, bytes: &mut Vec<u8>, due: bool) {
+    pub fn put(
+        &mut self,
+        client: usize,
+        id: u32,
+        encoded: Vec<u8>,
+        bytes: &mut Vec<u8>,
+        due: bool,
+    ) {
         bytes.extend_from_slice(&encoded);
         let this = &mut self.clients[client];
         this.ends.push_back((this.written + bytes.len() as u64, id));
@@ -406,7 +416,7 @@ impl World {
         }
     }
 
-    fn open(&mut self, client: usize, kind: Kind) -> u32 {
+    pub fn open(&mut self, client: usize, kind: Kind) -> u32 {
         if kind == Kind::Reset {
             self.clients[client].version = Version::Resp2;
         }
@@ -442,7 +452,7 @@ impl World {
             (Kind::ReplySkip, 2),
             (Kind::Unknown, 1),
             (Kind::CrossSlot, 1),
-            (Kind::NotYet, 1),
+            (Kind::Exec, 6),
             (Kind::ScriptLoad, 1),
             (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
             (Kind::ReplyOn, 1),
@@ -463,12 +473,12 @@ impl World {
         Kind::Set
     }
 
-    fn tag(&mut self) -> usize {
+    pub fn tag(&mut self) -> usize {
         self.random.index(self.parameters.tags)
     }
 
     /// A key of this client's own, or one that all share.
-    fn key(&mut self, client: usize, tag: usize, letter: char) -> Vec<u8> {
+    pub fn key(&mut self, client: usize, tag: usize, letter: char) -> Vec<u8> {
         let number = self.random.below(self.parameters.keys);
         if self.random.chance(150) {
             format!("{{t{tag}}}s{letter}{number}").into_bytes()
@@ -532,9 +542,9 @@ impl World {
             Kind::Echo => vec![word("ECHO"), token],
             Kind::Hello(version) => vec![word("HELLO"), version.to_string().into_bytes()],
             Kind::Unknown => vec![format!("nope{id}").into_bytes(), word("x")],
-            Kind::NotYet => vec![word("MULTI")],
             Kind::Quit => vec![word("QUIT")],
             Kind::ReplySkip | Kind::BadProtocol => Vec::new(),
+            Kind::Queued | Kind::Exec | Kind::ExecAbort => Vec::new(),
         }
     }
 
@@ -592,7 +602,7 @@ fn this_is_idle(client: &Client) -> bool {
     client.left == 0 && !client.slow
 }
 
-fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
+pub fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
     let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     encode(&words)
 }
