@@ -39,6 +39,8 @@ pub enum Lane {
     Shared,
     /// One client at a time, behind the fence.
     Fence,
+    /// One client for itself, for a while.
+    Private,
 }
 
 /// Bytes that were sent and are kept until everything in them is answered.
@@ -76,8 +78,14 @@ pub struct Backend {
     pub awaiting: Vec<u32>,
     /// Fenced: the request that is answered, but not vouched for yet.
     pub fence_open: u32,
-    /// Fenced: whose requests are in the FIFO (index and generation).
-    pub fence_owner: (u32, u32),
+    /// Fenced: whose requests are in the FIFO. Private: whose it is. Index and generation.
+    pub owner: (u32, u32),
+    /// Private: what is in flight may take as long as it likes.
+    pub blocking: bool,
+    /// Private: not to be lent again.
+    pub spoilt: bool,
+    /// The node ended it, and everything that it had said before has been read.
+    pub ended_well: bool,
     /// When it last answered, or was last given work while it had none. Milliseconds.
     pub progress_ms: u64,
     /// When it entered its phase.
@@ -112,7 +120,10 @@ impl Backend {
             sent: VecDeque::new(),
             awaiting: Vec::new(),
             fence_open: NONE,
-            fence_owner: (NONE, 0),
+            owner: (NONE, 0),
+            blocking: false,
+            spoilt: false,
+            ended_well: false,
             progress_ms: 0,
             since_ms: 0,
             retry_at_ms: 0,

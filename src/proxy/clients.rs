@@ -65,6 +65,7 @@ fn facts(index: u32, client: &Client) -> ClientFacts {
         query: query as u64,
         replies: u64::from(client.in_flight),
         reply_bytes: client.stored as u64,
+        blocked: client.mode.as_ref().is_some_and(|mode| mode.blocked.is_some()),
         multi: client.mode.as_ref().and_then(|mode| Some(mode.queue.as_ref()?.len() as u32)),
         unsent: client.output.pending() as u64,
         memory: (size_of::<Client>() + query + client.output.pending() + client.stored) as u64,

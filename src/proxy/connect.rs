@@ -209,6 +209,9 @@ impl Proxy {
             self.note_failure(b, was_ready, why);
         }
         self.close_socket(b);
+        if self.backends[b as usize].lane == Lane::Private {
+            self.forget_private(b);
+        }
         if fence_open != NONE {
             self.fail_fenced(fence_open, why);
         }
@@ -220,9 +223,18 @@ impl Proxy {
         }
         self.lost = lost;
         let (lane, node) = (self.backends[b as usize].lane, self.backends[b as usize].node);
-        if lane == Lane::Fence {
-            self.serve_fence_queue(node);
+        match lane {
+            Lane::Shared => (),
+            Lane::Fence => self.serve_fence_queue(node),
+            Lane::Private => self.free_private(b),
         }
+    }
+
+    /// The node has ended the connection. `failed`: it broke, so that something may be lost.
+    pub(super) fn handle_backend_end(&mut self, b: u32, failed: bool) {
+        let backend = &mut self.backends[b as usize];
+        backend.ended_well = !failed && backend.scanner.at_start();
+        self.lose_backend(b, Why::Ended);
     }
 
     fn close_socket(&mut self, b: u32) {
@@ -289,6 +301,9 @@ impl Proxy {
         backend.phase = Phase::Idle;
         backend.socket = Socket { index: NONE, generation: 0 };
         let node = backend.node;
+        if backend.lane == Lane::Private {
+            return self.free_private(b);
+        }
         if !self.nodes[node].present {
             self.retire_absent_nodes();
         } else if backend.lane == Lane::Fence {
@@ -312,6 +327,7 @@ impl Proxy {
                         self.lose_backend(b, Why::TimedOut);
                     }
                 }
+                Phase::Ready if backend.blocking => (),
                 Phase::Ready => {
                     if let Some(oldest) = backend.head() {
                         let quiet_ms = self.now.ms.saturating_sub(backend.progress_ms);
@@ -346,7 +362,7 @@ impl Proxy {
             self.lose_backend(b, Why::Retired);
         }
         let backend = &self.backends[b as usize];
-        if backend.phase != Phase::Idle {
+        if backend.phase != Phase::Idle || backend.lane == Lane::Private {
             return;
         }
         let version = version_index(backend.version);
@@ -354,6 +370,7 @@ impl Proxy {
         match backend.lane {
             Lane::Shared => entry.shared[version] = NONE,
             Lane::Fence => entry.fences[version].retain(|&fence| fence != b),
+            Lane::Private => (),
         }
         self.backends_free.push(b);
     }

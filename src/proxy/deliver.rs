@@ -59,6 +59,9 @@ impl Proxy {
         }
         let backend = &mut self.backends[b as usize];
         backend.retire(&mut self.backend_pool);
+        if backend.lane == Lane::Private {
+            self.private_has_answered(b);
+        }
     }
 
     #[inline]
@@ -76,11 +79,12 @@ impl Proxy {
             self.requests[r].reply.clear();
         }
         let entry = &self.requests[r];
-        let fenced = self.backends[b as usize].lane == Lane::Fence;
+        let lane = self.backends[b as usize].lane;
+        let fenced = lane == Lane::Fence;
         let orphan = entry.client == NONE && !fenced && !entry.marks.has(Marks::STEP);
         let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
         let streams = entry.marks.has(Marks::STREAMING)
-            || (!is_error && !fenced && !orphan && self.is_heads_own(r));
+            || (!is_error && lane == Lane::Shared && !orphan && self.is_heads_own(r));
         if streams {
             return self.stream(b, r, piece, started, ended);
         }
@@ -101,6 +105,9 @@ impl Proxy {
             self.backends[b as usize].pop(&self.requests);
             self.complete(r, &reply);
         } else {
+            if lane == Lane::Private {
+                self.note_private_reply(b, r, &reply);
+            }
             self.whole_reply(b, r, &reply);
         }
     }
@@ -229,8 +236,12 @@ impl Proxy {
         let entry = &mut self.requests[r];
         if entry.marks.has(Marks::IRREGULAR) {
             entry.marks.unset(Marks::IRREGULAR);
-            if entry.client != NONE {
-                self.clients[entry.client].irregular -= 1;
+            let c = entry.client;
+            if c != NONE {
+                self.clients[c].irregular -= 1;
+                if entry.marks.has(Marks::PRIVATE) {
+                    self.end_block(c);
+                }
             }
         }
     }
@@ -271,7 +282,6 @@ impl Proxy {
         client.tail = NONE;
         client.in_flight = 0;
         client.irregular = 0;
-        client.mode = None;
         client.held = 0;
         client.stored = 0;
         let partial = client.partial.take();
@@ -284,6 +294,12 @@ impl Proxy {
             self.abandon(at);
             at = next;
         }
+        if let Some(mode) = self.clients[c].mode.take() {
+            self.blocked_clients -= usize::from(mode.blocked.is_some());
+            if let Some(watch) = mode.watch {
+                self.end_watch(&watch);
+            }
+        }
         let conn = super::Conn::Client(c);
         self.actions.push(super::Action::Close { conn, socket });
     }
@@ -294,6 +310,12 @@ impl Proxy {
         entry.client = NONE;
         entry.marks.unset(Marks::IRREGULAR);
         match entry.state {
+            // What blocks is not left to go on for nobody.
+            State::InFlight if entry.marks.has(Marks::PRIVATE) => {
+                entry.split = NONE;
+                let b = entry.backend;
+                self.lose_backend(b, Why::Retired);
+            }
             // A tombstone: its reply is still to be read.
             State::InFlight => entry.split = NONE,
             State::Waiting => {

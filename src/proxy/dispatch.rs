@@ -123,7 +123,10 @@ impl Proxy {
             Class::AnyNode => self.run_any_node(asked, &args),
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
             Class::PubSub => self.run_publish(asked, &args),
-            Class::Transaction => return self.run_transaction(asked),
+            Class::Transaction => return self.run_transaction(asked, source, spans),
+            Class::Blocking if !asked.command.name.starts_with("WAIT") => {
+                return self.run_blocking(asked, source, spans);
+            }
             Class::Walk | Class::Blocking => {
                 self.answer_with(c, |out| errors::not_yet(out, command.name))
             }
@@ -286,7 +289,7 @@ impl Proxy {
         }
         match answer {
             Answer::Replied => (),
-            Answer::ResetAll => self.clients[c].mode = None,
+            Answer::ResetAll => self.end_mode(c),
             Answer::Close => return Outcome::Close,
             Answer::AnyNode => return Outcome::AnyNode,
             Answer::ListClients(filter) => self.list_clients(c, &filter, out),
@@ -295,7 +298,9 @@ impl Proxy {
                     return Outcome::Close;
                 }
             }
-            Answer::Unblock { .. } => crate::resp::write::integer(out, 0),
+            Answer::Unblock { id, error } => {
+                crate::resp::write::integer(out, i64::from(self.unblock(id, error)));
+            }
         }
         Outcome::Replied
     }

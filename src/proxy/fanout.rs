@@ -297,7 +297,7 @@ impl Proxy {
     }
 
     /// Whole-cluster commands see what the client did before, and what it does after sees them.
-    fn waits_for_elders(&mut self, c: u32) -> bool {
+    pub(super) fn waits_for_elders(&mut self, c: u32) -> bool {
         let client = &mut self.clients[c];
         client.barrier = client.head != NONE;
         client.barrier

@@ -90,7 +90,7 @@ impl Proxy {
         let fences = self.nodes[node].fences[index].clone();
         let is_owners = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
-            backend.fence_owner == owner && backend.is_open() && backend.is_fence_busy()
+            backend.owner == owner && backend.is_open() && backend.is_fence_busy()
         };
         if let Some(&b) = fences.iter().find(is_owners) {
             let has_room = self.backends[b as usize].queued() < 2 * FENCED_MAX;
@@ -120,7 +120,7 @@ impl Proxy {
         self.nodes[node].fence_queue[index].pop_front();
         let entry = &mut self.requests[r];
         let bytes = std::mem::take(&mut entry.own);
-        self.backends[b as usize].fence_owner = (entry.client, entry.client_generation);
+        self.backends[b as usize].owner = (entry.client, entry.client_generation);
         if entry.marks.has(Marks::ASKING) {
             entry.marks.unset(Marks::ASKING);
             self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));

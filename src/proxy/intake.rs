@@ -4,9 +4,11 @@
 
 use std::borrow::Cow;
 
+use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
 use super::{Action, Note, Proxy};
+use crate::command::{self, Args, Class};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
 use crate::resp::{Span, request};
 
@@ -175,13 +177,14 @@ impl Proxy {
         match *parsed {
             Parsed::Array { len, canonical: true } if len == partial.bytes.len() => {
                 let bytes = std::mem::take(&mut partial.bytes);
-                if !self.may_run(c) || bytes.len() < super::output::LARGE {
+                let args = Args { bytes: &bytes, spans: &partial.args };
+                let small = bytes.len() < super::output::LARGE;
+                if small || !self.may_run(c) || may_wait(&args) {
                     partial.bytes = bytes;
                     return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
                 }
                 let copy_of_name = bytes.len();
                 let ran = self.run(c, Source::Owned(bytes), &partial.args);
-                // Only whole-cluster commands wait, and none of those is large.
                 (ran == Ran::Yes).then_some(copy_of_name)
             }
             _ => self.run_parsed(c, &partial.bytes, parsed, &partial.args),
@@ -214,16 +217,34 @@ impl Proxy {
         let client = &mut self.clients[c];
         client.partial = Some(partial);
         client.held_back = true;
-        if !client.reading_stopped {
-            client.reading_stopped = true;
-            self.actions.push(Action::StopReading { socket: client.socket });
+        self.read_or_not(c);
+    }
+
+    /// A client that is held back is not read; one that is blocked is: it must be seen to leave.
+    fn read_or_not(&mut self, c: u32) {
+        let blocked = self.is_blocked(c);
+        let client = &mut self.clients[c];
+        let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
+        let stop = client.held_back && !(blocked && kept <= READ_AHEAD_MAX);
+        if stop == client.reading_stopped {
+            return;
         }
+        client.reading_stopped = stop;
+        let socket = client.socket;
+        let action = match stop {
+            true => Action::StopReading { socket },
+            false => Action::StartReading { socket },
+        };
+        self.actions.push(action);
     }
 
     /// Bytes that were on their way when reading was stopped.
     fn keep_more(&mut self, c: u32, mut partial: Box<Partial>, bytes: &[u8]) {
         partial.bytes.extend_from_slice(bytes);
         self.put_back(c, partial);
+        if self.clients[c].phase == Phase::Open {
+            self.read_or_not(c);
+        }
     }
 
     pub(super) fn give_partial(&mut self, mut partial: Box<Partial>) {
@@ -281,6 +302,12 @@ impl Proxy {
         self.clients[c].phase = Phase::Last;
         self.after_progress(c);
     }
+}
+
+/// Whether `run` may say that it is too early: the bytes must stay here then.
+fn may_wait(args: &Args) -> bool {
+    let waits = [Class::Blocking, Class::Transaction, Class::AllPrimaries, Class::EveryNode];
+    command::lookup(args).is_ok_and(|command| waits.contains(&command.class))
 }
 
 fn encode(parts: &[&[u8]], out: &mut Vec<u8>, args: &mut Vec<Span>) {

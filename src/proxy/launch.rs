@@ -125,8 +125,11 @@ impl Proxy {
         let Some(node) = self.target(r) else {
             return self.wait_unserved(r, bytes);
         };
-        if marks.has(Marks::FENCED) {
-            return self.launch_fenced(r, node, bytes);
+        if marks.has(Marks::FENCED.with(Marks::PRIVATE)) {
+            return match marks.has(Marks::PRIVATE) {
+                true => self.launch_private(r, node, bytes),
+                false => self.launch_fenced(r, node, bytes),
+            };
         }
         let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
         let b = self.shared_backend(node, version);

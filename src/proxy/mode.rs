@@ -1,9 +1,9 @@
-//! What a client is in the middle of: a transaction that is being queued, or that runs. Most
-//! clients are in the middle of nothing.
+//! What a client is in the middle of: a transaction, a WATCH, a command that blocks. Most clients
+//! are in the middle of nothing.
 //!
-//! Not here: what is done about it (`transaction`).
+//! Not here: what is done about it (`transaction`, `watch`, `blocking`).
 
-use super::types::NO_SLOT;
+use super::types::{NO_SLOT, NONE};
 
 /// One box for what most clients never need.
 #[derive(Debug, Default)]
@@ -13,12 +13,57 @@ pub struct Mode {
     /// EXEC is under way for a transaction in which the proxy answers some commands itself; the
     /// request that is its part.
     pub running: Option<(u32, Queue)>,
+    pub watch: Option<Watch>,
+    pub blocked: Option<Blocked>,
 }
 
 impl Mode {
     /// Whether nothing of it is in use.
     pub fn is_empty(&self) -> bool {
-        self.queue.is_none() && self.running.is_none()
+        let queues = self.queue.is_some() || self.running.is_some();
+        !queues && self.watch.is_none() && self.blocked.is_none()
+    }
+}
+
+/// What WATCH has begun.
+#[derive(Debug)]
+pub struct Watch {
+    pub slot: u16,
+    /// The backend that holds the guard; `NONE`: it is lost, or not chosen yet.
+    pub backend: u32,
+    /// A node has answered OK.
+    pub granted: bool,
+    /// The guard is gone: EXEC will answer nil.
+    pub broken: bool,
+    /// The slot is on its way to this backend's node, which wants to hear ASKING first.
+    pub asking: bool,
+}
+
+impl Watch {
+    pub fn new(slot: u16) -> Watch {
+        Watch { slot, backend: NONE, granted: false, broken: false, asking: false }
+    }
+}
+
+/// A command that blocks is under way.
+#[derive(Debug)]
+pub struct Blocked {
+    pub since_ms: u64,
+    /// `None`: for ever.
+    pub timeout_ms: Option<u64>,
+    /// Legs that are not answered yet.
+    pub legs: u32,
+    /// It was sent once.
+    pub launched: bool,
+    /// CLIENT UNBLOCK has ended it; whether with an error.
+    pub unblocked: Option<bool>,
+}
+
+impl Blocked {
+    /// Milliseconds until its own time-out.
+    pub fn left_ms(&self, now_ms: u64) -> u64 {
+        let until_ms = self.since_ms + self.timeout_ms.unwrap_or(0);
+        until_ms.saturating_sub(now_ms)
     }
 }
 
@@ -67,6 +112,11 @@ impl Default for Queue {
 }
 
 impl Queue {
+    /// For keys of this slot only; `NO_SLOT`: of any one slot.
+    pub fn of_slot(slot: u16) -> Queue {
+        Queue { slot, ..Queue::default() }
+    }
+
     /// One whose EXEC will abort whatever comes.
     pub fn hopeless() -> Queue {
         Queue { failed: true, ..Queue::default() }

@@ -34,6 +34,8 @@ pub struct Node {
     pub shared: [u32; 2],
     /// Fenced backends, by version.
     pub fences: [Vec<u32>; 2],
+    /// Private backends, of both versions.
+    pub private: Vec<u32>,
     /// Requests that wait for a free fenced backend, by version.
     pub fence_queue: [VecDeque<u32>; 2],
 }
@@ -100,6 +102,7 @@ impl Nodes {
             primary: false,
             shared: [NONE; 2],
             fences: Default::default(),
+            private: Vec::new(),
             fence_queue: Default::default(),
         };
         // An entry that nothing refers to any more is taken again, so that the table does not grow
@@ -158,12 +161,14 @@ impl Node {
         !self.present
             && self.shared == [NONE; 2]
             && self.fences.iter().all(Vec::is_empty)
+            && self.private.is_empty()
             && self.fence_queue.iter().all(VecDeque::is_empty)
     }
 
     /// All its backends.
     pub fn backends(&self) -> impl Iterator<Item = u32> + '_ {
         let shared = self.shared.iter().copied().filter(|&backend| backend != NONE);
-        shared.chain(self.fences.iter().flatten().copied())
+        let fences = self.fences.iter().flatten().copied();
+        shared.chain(fences).chain(self.private.iter().copied())
     }
 }

@@ -68,6 +68,8 @@ impl Marks {
     pub const EXEC: Marks = Marks(8192);
     /// Ours: one of those replies. `part` is the EXEC's entry.
     pub const STEP: Marks = Marks(16384);
+    /// Goes over a backend of its client's own.
+    pub const PRIVATE: Marks = Marks(32768);
 
     #[inline]
     pub fn has(self, other: Marks) -> bool {
@@ -82,7 +84,7 @@ impl Marks {
         self.0 &= !other.0;
     }
     #[inline]
-    pub fn with(self, other: Marks) -> Marks {
+    pub const fn with(self, other: Marks) -> Marks {
         Marks(self.0 | other.0)
     }
 }

@@ -15,7 +15,7 @@
 //! Not here: what is queued (`mode`), commands that are answered here (`local`).
 
 use super::Proxy;
-use super::dispatch::{Asked, Outcome, Ran};
+use super::dispatch::{Asked, Outcome, Ran, Source};
 use super::launch::Bytes;
 use super::local::errors;
 use super::mode::{Mode, Queue};
@@ -27,7 +27,7 @@ use crate::command::{self, Args, Class, Command};
 use crate::limits::TRANSACTION_COMMANDS_MAX;
 use crate::resp::reply::{ErrorKind, aggregate_header, classify_error, first_frame_len};
 use crate::resp::request::{Parsed, RequestLimits, RequestParser};
-use crate::resp::{Version, write};
+use crate::resp::{Span, Version, write};
 
 /// What takes effect at once also after MULTI.
 const AT_ONCE: [&str; 6] = ["MULTI", "EXEC", "DISCARD", "WATCH", "QUIT", "RESET"];
@@ -65,24 +65,37 @@ impl Proxy {
     }
 
     /// Class L.
-    pub(super) fn run_transaction(&mut self, asked: Asked) -> Ran {
+    pub(super) fn run_transaction(&mut self, asked: Asked, source: Source, spans: &[Span]) -> Ran {
         let c = asked.client;
         let queuing = self.is_queuing(c);
         match asked.command.name {
             "MULTI" if queuing => self.answer_with(c, errors::nested_multi),
             "MULTI" => {
-                self.mode_of(c).queue = Some(Queue::default());
+                let watched = self.watch_of(c).map(|watch| watch.slot);
+                let slot = watched.unwrap_or(NO_SLOT);
+                self.mode_of(c).queue = Some(Queue::of_slot(slot));
                 self.answer_with(c, |out| write::simple(out, "OK"))
             }
             "DISCARD" if !queuing => self.answer_with(c, errors::discard_without_multi),
             "DISCARD" => {
                 self.discard(c);
+                self.drop_watch(c);
                 self.answer_with(c, |out| write::simple(out, "OK"))
             }
             "EXEC" => self.run_exec(asked),
             "WATCH" if queuing => self.answer_with(c, errors::watch_in_multi),
-            name => self.answer_with(c, |out| errors::not_yet(out, name)),
+            "WATCH" => self.run_watch(asked, source, spans),
+            _ => {
+                self.drop_watch(c);
+                self.answer_with(c, |out| write::simple(out, "OK"))
+            }
         }
+    }
+
+    /// RESET: the client is in the middle of nothing.
+    pub(super) fn end_mode(&mut self, c: u32) {
+        self.discard(c);
+        self.drop_watch(c);
     }
 
     /// Forgets what is queued.
@@ -102,6 +115,7 @@ impl Proxy {
     /// EXEC with words behind it is itself the end of the transaction.
     pub(super) fn refuse_exec(&mut self, c: u32) -> Ran {
         self.discard(c);
+        self.drop_watch(c);
         self.answer_with(c, errors::execabort_arity)
     }
 
@@ -182,13 +196,23 @@ impl Proxy {
 
     fn run_exec(&mut self, asked: Asked) -> Ran {
         let c = asked.client;
+        let watched = self.watch_of(c).map(|watch| (watch.broken, watch.backend));
+        if watched.is_some() && self.is_queuing(c) && self.waits_for_elders(c) {
+            return Ran::HoldBack;
+        }
         let Some(queue) = self.discard(c) else {
             return self.answer_with(c, errors::exec_without_multi);
         };
         if queue.failed {
+            self.drop_watch(c);
             return self.answer_with(c, errors::execabort);
         }
-        if queue.len_at_node() > 0 {
+        if let Some((true, _)) = watched {
+            self.drop_watch(c);
+            let version = self.clients[c].session.version;
+            return self.answer_with(c, |out| write::null_array(out, version));
+        }
+        if queue.len_at_node() > 0 || watched.is_some() {
             self.launch_exec(asked, queue);
             self.clients[c].session.command_done();
             return Ran::Yes;
@@ -220,6 +244,11 @@ impl Proxy {
             (NO_SLOT, hint) => hint,
             (slot, _) => slot,
         };
+        let watched = self.watch_of(c).map(|watch| watch.backend);
+        if let Some(b) = watched {
+            marks = marks.with(Marks::PRIVATE).with(Marks::BY_NODE);
+            self.backends[b as usize].spoilt |= queue.fenced;
+        }
         let parent = self.open_for(asked, NO_SLOT);
         let client = &mut self.clients[c];
         if client.head == NONE {
@@ -229,6 +258,10 @@ impl Proxy {
         let s = self.make_parent(parent, Merge::Exec, version);
         let part = self.open_part(Asked { marks, ..asked }, s, slot);
         self.requests[part].part = queue.len_at_node() + 1;
+        if let Some(b) = watched {
+            self.requests[part].node = self.backends[b as usize].node;
+            self.clients[c].barrier = true;
+        }
         let bytes = queue.take_bytes();
         if queue.len() > queue.len_at_node() as usize {
             // What we answer ourselves may change how the client is answered from then on.
@@ -278,6 +311,9 @@ impl Proxy {
         self.settle(r);
         let (s, c) = (self.requests[r].split, self.requests[r].client);
         let parent = self.splits[s].parent;
+        if self.requests[r].marks.has(Marks::PRIVATE) {
+            self.drop_watch(c);
+        }
         self.requests.close(r);
         self.splits.close(s);
         let entry = &mut self.requests[parent];

@@ -118,6 +118,8 @@ pub struct Settings {
     pub keys_max_bytes: usize,
     /// Fenced backends for one node (and protocol).
     pub fence_lanes: usize,
+    /// Backends that single clients have for themselves, for one node.
+    pub private_backends_max: usize,
 }
 
 impl Default for Settings {
@@ -142,6 +144,7 @@ impl Default for Settings {
             allow_flush: true,
             keys_max_bytes: 64 << 20,
             fence_lanes: 2,
+            private_backends_max: 256,
         }
     }
 }

@@ -73,10 +73,8 @@ impl Worker {
         }
     }
 
-    /// Shows this reactor's counters, and tells its proxies the sums of all.
-    pub(super) fn publish(&mut self) {
+    fn tell_of_buffers(&mut self) {
         let ring = self.ring.counters();
-        self.log.handle_time(self.now.unix_us);
         if ring.enobufs > self.enobufs_told {
             let times = ring.enobufs - self.enobufs_told;
             self.enobufs_told = ring.enobufs;
@@ -84,17 +82,29 @@ impl Worker {
             let fields = [("times", &times as _), ("remedy", &remedy as _)];
             self.log.debug(self.now.unix_us, "receive buffers ran out", &fields);
         }
+    }
+
+    /// Shows this reactor's counters, and tells its proxies the sums of all.
+    pub(super) fn publish(&mut self) {
+        self.log.handle_time(self.now.unix_us);
+        self.tell_of_buffers();
+        let ring = self.ring.counters();
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
+        let (mut blocked, mut private) = (0, 0);
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
             clients += proxy.clients_open() as u64;
+            blocked += proxy.clients_blocked() as u64;
+            private += proxy.backends_private() as u64;
             backends += proxy.backends_connected() as u64;
             requests += proxy.requests_open() as u64;
         }
         let values = [
             (Counter::ClientsConnected, clients),
+            (Counter::ClientsBlocked, blocked),
+            (Counter::BackendsPrivate, private),
             (Counter::ClientsTotal, sums.clients_total),
             (Counter::ClientsRejected, sums.clients_refused),
             (Counter::ClientsClosedByLimit, sums.clients_over_limit),
@@ -151,6 +161,8 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
     let rate = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms.max(1);
     Totals {
         clients: value(Counter::ClientsConnected),
+        blocked_clients: value(Counter::ClientsBlocked),
+        backends_private: value(Counter::BackendsPrivate),
         connections_accepted: value(Counter::ClientsTotal),
         connections_rejected: value(Counter::ClientsRejected),
         commands: value(Counter::Commands),

@@ -318,6 +318,8 @@ pub enum ErrorKind {
     Other,
     ReadOnly,
     TryAgain,
+    /// A blocked command was given up because its node is no primary any more.
+    Unblocked,
 }
 
 /// The kind of an error reply by its first word. `line` starts at the `-` (or the `!` of a bulk
@@ -343,6 +345,7 @@ pub fn classify_error(line: &[u8]) -> ErrorKind {
         b"NOSCRIPT" => ErrorKind::NoScript,
         b"READONLY" => ErrorKind::ReadOnly,
         b"TRYAGAIN" => ErrorKind::TryAgain,
+        b"UNBLOCKED" if text.starts_with(b"UNBLOCKED force") => ErrorKind::Unblocked,
         _ => ErrorKind::Other,
     }
 }

@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bench;
+mod blocking;
 mod fakes;
 mod faults;
 mod fence;

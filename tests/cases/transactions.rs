@@ -41,7 +41,7 @@ fn a6_commands_of_the_proxy_are_answered_at_exec_in_their_places() {
 #[test]
 fn a6_exec_speaks_the_clients_protocol() {
     let mut client = shared().proxy.client_resp3();
-    let lines = ["MULTI", "HSET {a6}h f v", "HGETALL a6-h", "GET {a6}none", "DEL {a6}h", "EXEC"];
+    let lines = ["MULTI", "HSET {a6}h f v", "HGETALL {a6}h", "GET {a6}none", "DEL {a6}h", "EXEC"];
     let texts = answers(&mut client, &lines);
     assert_eq!(texts[5], "[1, {\"f\": \"v\"}, null, 1]");
 }
@@ -204,4 +204,96 @@ fn long_transaction_is_taken_whole() {
     wait_until(seconds(5), "the list to be gone", || {
         client.run("EXISTS long-multi").integer() == 0
     });
+}
+
+// --- WATCH -----------------------------------------------------------------------------------
+
+#[test]
+fn a7_watched_key_that_changes_makes_exec_answer_nil() {
+    let proxy = &shared().proxy;
+    for (mut client, nil) in [(proxy.client(), "nil-array"), (proxy.client_resp3(), "null")] {
+        let mut other = proxy.client();
+        other.run("SET watched 1");
+        let lines = ["WATCH watched", "GET watched", "MULTI", "INCR watched", "EXEC"];
+        assert_eq!(answers(&mut client, &lines)[4], "[2]", "nobody changed it");
+        assert_eq!(answers(&mut client, &lines[..2]), ["OK", "\"2\""]);
+        other.run("SET watched 10");
+        assert_eq!(answers(&mut client, &lines[2..]), ["OK", "QUEUED", nil]);
+        assert_eq!(answers(&mut client, &lines[2..]), ["OK", "QUEUED", "[11]"], "EXEC ends WATCH");
+        for end in ["UNWATCH", "RESET"] {
+            client.run("WATCH watched");
+            other.run("SET watched 20");
+            client.run(end);
+            if end == "RESET" && nil == "null" {
+                client.run("HELLO 3");
+            }
+            assert_eq!(answers(&mut client, &lines[2..])[2], "[21]", "after {end}");
+        }
+        client.run("WATCH watched");
+        other.run("SET watched 30");
+        assert_eq!(answers(&mut client, &["MULTI", "DISCARD"]), ["OK", "OK"]);
+        assert_eq!(answers(&mut client, &lines[2..])[2], "[31]", "after DISCARD");
+        other.run("DEL watched");
+    }
+}
+
+#[test]
+fn watched_keys_have_one_slot() {
+    let [one, two, _] = keys_on_each(&shared().cluster, "watch");
+    let crossed = "-CROSSSLOT Keys in request don't hash to the same slot";
+    check_shared(&[
+        (&format!("WATCH {one} {two}"), crossed),
+        (&format!("WATCH {one}"), "OK"),
+        (&format!("WATCH {two}"), crossed),
+        (&format!("SET {two} 1"), "OK"),
+        ("MULTI", "OK"),
+        (&format!("INCR {two}"), crossed),
+        ("EXEC", ABORTED),
+        (&format!("DEL {two}"), "1"),
+        (&format!("WATCH {one}"), "OK"),
+        ("MULTI", "OK"),
+        ("PING", "QUEUED"),
+        ("EXEC", "[PONG]"),
+    ]);
+}
+
+#[test]
+fn exec_never_runs_without_its_guard() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let mut client = proxy.client();
+    let key = key_of_slot("guard", 60);
+    client.run(&format!("SET {key} 1"));
+    let lines = ["MULTI", &format!("INCR {key}"), "EXEC"];
+    // The connection that holds the guard is lost.
+    client.run(&format!("WATCH {key}"));
+    cluster.nodes[0].run("CLIENT KILL TYPE normal SKIPME yes");
+    wait_until(seconds(5), "the node again", || !client.run(&format!("GET {key}")).is_error());
+    assert_eq!(answers(&mut client, &lines)[2], "nil-array");
+    assert_eq!(answers(&mut client, &lines)[2], "[2]", "without WATCH");
+    // The slot moves.
+    client.run(&format!("WATCH {key}"));
+    cluster.migrate_slot(60, 0, 1);
+    assert_eq!(answers(&mut client, &lines)[2], "nil-array");
+    assert_eq!(client.run(&format!("GET {key}")).text(), "\"2\"");
+    client.run(&format!("WATCH {key}"));
+    assert_eq!(answers(&mut client, &lines)[2], "[3]", "at the new owner");
+}
+
+#[test]
+fn watching_clients_take_turns_on_few_connections() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let of = |node: &crate::support::cluster::Node| {
+        node.info("stats", "total_connections_received").and_then(|n| n.parse::<u64>().ok())
+    };
+    let connections = || cluster.nodes.iter().filter_map(of).sum::<u64>();
+    let before = connections();
+    let mut client = proxy.client();
+    for round in 1..=200 {
+        let lines = ["WATCH turns", "MULTI", "INCR turns", "EXEC"];
+        assert_eq!(answers(&mut client, &lines)[3], format!("[{round}]"));
+    }
+    let opened = connections() - before;
+    assert!(opened < 20, "{opened} connections for 200 watched transactions");
 }
