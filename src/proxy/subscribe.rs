@@ -168,6 +168,7 @@ impl Proxy {
         let client = &mut self.clients[c];
         let count = client.subscribed.as_ref().map_or(0, |subscribed| subscribed.total());
         let before = std::mem::replace(&mut client.session.subscriptions, count as u32);
+        client.refresh_plain();
         self.topics.clients += usize::from(count > 0);
         self.topics.clients -= usize::from(before > 0);
     }

@@ -64,6 +64,7 @@ pub struct Login {
     pub asking: bool,
     pub authenticated: bool,
     pub resp3: bool,
+    pub queue: Option<crate::transactions::Queue>,
 }
 
 /// What came of one command.
@@ -224,6 +225,9 @@ impl Cluster {
             answer.reply = bulk(&args[1]);
             return answer;
         }
+        if let Some(answer) = self.transact(node, login, args, asking, mood, now_us) {
+            return answer;
+        }
         let keys = keys_of(&name, args);
         answer.fenced = name == b"EVAL" || name.starts_with(b"MOD.");
         let slot = keys.first().map(|key| slot_of(key));
@@ -245,7 +249,7 @@ impl Cluster {
     }
 
     /// The error line of a command that is not run here and now.
-    fn refusal(
+    pub fn refusal(
         &self,
         node: usize,
         args: &[Vec<u8>],
@@ -323,7 +327,7 @@ impl Cluster {
         Some(format!("-MOVED {slot} {address}\r\n").into_bytes())
     }
 
-    fn run(
+    pub fn run(
         &mut self,
         node: usize,
         login: &Login,
@@ -484,7 +488,7 @@ fn is_read(name: &[u8]) -> bool {
     matches!(name, b"GET" | b"MGET" | b"EXISTS")
 }
 
-fn keys_of<'a>(name: &[u8], args: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
+pub fn keys_of<'a>(name: &[u8], args: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
     let rest = args[1..].iter().map(Vec::as_slice);
     match name {
         b"GET" | b"SET" | b"APPEND" | b"INCR" | b"INCRBY" | b"MOD.APPEND" => rest.take(1).collect(),
