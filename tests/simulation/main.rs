@@ -261,22 +261,19 @@ fn same_seed_same_events() {
 
 // --- tests of the tests -----------------------------------------------------------------------
 
-/// Runs seeds until a checker has found the mistake; it must be one of those.
+/// Runs seeds until one of these checkers has found the mistake. Others may find it before: what goes
+/// wrong behind the fence the proxy itself notices, and then an error is needless.
 #[track_caller]
 fn check_found(plant: Plant, checkers: &[&str]) {
     for seed in 1..=300 {
         if let (Err(violation), _) = run_seed(seed, plant, false) {
-            assert!(
-                checkers.contains(&violation.checker),
-                "{plant:?} was found by {:?}: {}",
-                violation.checker,
-                violation.text
-            );
             println!("{plant:?}: seed {seed}, {}: {}", violation.checker, violation.text);
-            return;
+            if checkers.contains(&violation.checker) {
+                return;
+            }
         }
     }
-    panic!("{plant:?} was not found");
+    panic!("{plant:?} was not found by {checkers:?}");
 }
 
 #[test]
