@@ -13,6 +13,7 @@ use super::client;
 use super::connect::Why;
 use super::request::{Marks, State};
 use super::types::NONE;
+use crate::limits;
 use crate::resp::reply::{ErrorKind, Scanned, classify_error};
 
 /// So many bytes of an unfinished reply are sent although its end is not here.
@@ -39,16 +40,18 @@ impl Proxy {
                 Err(_) => return self.lose_backend(b, Why::Surprise),
             };
             at += piece.len();
-            if backend.phase != Phase::Ready {
-                self.handle_handshake(b, piece, ended);
-                continue;
-            }
             if (started && piece.first() == Some(&b'>')) || backend.skipping {
                 // A push is nobody's reply.
                 backend.skipping = !ended;
                 continue;
             }
-            let Some(r) = backend.head() else {
+            if backend.phase != Phase::Ready {
+                self.handle_handshake(b, piece, ended);
+                continue;
+            }
+            // What was not sent yet cannot be answered: this frame is somebody else's.
+            let asked = |&r: &u32| !backend.is_unwritten(self.requests[r].start);
+            let Some(r) = backend.head().filter(asked) else {
                 return self.lose_backend(b, Why::Surprise);
             };
             if started && ended && backend.lane == Lane::Shared {
@@ -81,18 +84,29 @@ impl Proxy {
         let entry = &self.requests[r];
         let lane = self.backends[b as usize].lane;
         let fenced = lane == Lane::Fence;
-        let orphan = entry.client == NONE && !fenced && !entry.marks.has(Marks::STEP);
+        let is_step = entry.marks.has(Marks::STEP);
+        let orphan = entry.client == NONE && !fenced && !is_step;
         let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
         let streams = entry.marks.has(Marks::STREAMING)
             || (!is_error && lane == Lane::Shared && !orphan && self.is_heads_own(r));
         if streams {
             return self.stream(b, r, piece, started, ended);
         }
-        if !orphan {
+        let (client, is_ours) = (entry.client, entry.marks.has(Marks::INTERNAL));
+        if client != NONE || (fenced && is_ours) || is_step {
             self.requests[r].reply.extend_from_slice(piece);
         }
-        if is_error && self.requests[r].reply.len() > ERROR_LINE_MAX {
+        let kept = self.requests[r].reply.len();
+        if (is_error || is_ours) && kept > ERROR_LINE_MAX {
             return self.lose_backend(b, Why::Surprise);
+        }
+        if client != NONE && kept > self.reply_bytes_max() {
+            self.close_client_over_limit(client);
+            if lane == Lane::Private {
+                // Closed with its client.
+                return;
+            }
+            self.requests[r].reply = Vec::new();
         }
         if !ended {
             return;
@@ -124,7 +138,10 @@ impl Proxy {
     /// Passes a piece of the head's reply on to its client's output.
     fn stream(&mut self, b: u32, r: u32, piece: &[u8], started: bool, ended: bool) {
         let c = self.requests[r].client;
-        if c != NONE && started && self.is_over_limit(c) {
+        if c != NONE
+            && (started && self.is_over_limit(c)
+                || self.clients[c].output.pending() > self.reply_bytes_max())
+        {
             self.close_client_over_limit(c);
         }
         let c = self.requests[r].client;
@@ -190,11 +207,12 @@ impl Proxy {
         let entry = &mut self.requests[r];
         let c = entry.client;
         entry.state = State::Done;
-        entry.reply.clear();
-        if !entry.marks.has(Marks::SILENT) {
-            entry.reply.extend_from_slice(reply);
+        let reply = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
+        if reply.is_empty() {
+            entry.reply.clear();
         }
-        self.clients[c].stored += entry.reply.len();
+        entry.store_reply(reply);
+        self.clients[c].stored += reply.len();
         if self.is_over_limit(c) {
             self.close_client_over_limit(c);
         } else if self.clients[c].held > 0 {
@@ -210,7 +228,7 @@ impl Proxy {
         client.pop(&self.requests);
         self.requests.close(r);
         while let Some(next) = client.head_done(&self.requests) {
-            let reply = &self.requests[next].reply;
+            let reply = self.requests[next].stored_reply();
             client.stored -= reply.len();
             client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
             client.pop(&self.requests);
@@ -251,6 +269,11 @@ impl Proxy {
         let mut out = Vec::new();
         write(&mut out);
         self.complete(r, &out);
+    }
+
+    /// Bytes of one reply that are kept for one client: over its limit by the largest value.
+    pub(super) fn reply_bytes_max(&self) -> usize {
+        self.settings.client_output_limit.saturating_add(limits::REQUEST_BULK_MAX as usize)
     }
 
     fn is_over_limit(&self, c: u32) -> bool {

@@ -3,7 +3,6 @@
 //! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
 //! its backend (`launch`), requests of several parts (`fanout`).
 
-use super::client::Phase;
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
 use super::types::{NO_SLOT, NONE};
@@ -127,9 +126,8 @@ impl Proxy {
             Class::Blocking if !asked.command.name.starts_with("WAIT") => {
                 return self.run_blocking(asked, source, spans);
             }
-            Class::Walk | Class::Blocking => {
-                self.answer_with(c, |out| errors::not_yet(out, command.name))
-            }
+            Class::Walk => self.run_walk(asked, &args),
+            Class::Blocking => self.answer_with(c, |out| errors::not_yet(out, command.name)),
             Class::Refused | Class::Module => {
                 self.answer_with(c, |out| errors::refused(out, command.name))
             }
@@ -256,8 +254,7 @@ impl Proxy {
         }
         self.reply_local(c, &out, self.clients[c].session.wants_reply());
         if outcome == Outcome::Close {
-            self.clients[c].phase = Phase::Last;
-            self.after_progress(c);
+            self.hear_no_more(c);
         }
         self.scratch = out;
         Ran::Yes

@@ -9,7 +9,8 @@ use super::local::errors;
 use super::request::{Marks, State};
 use super::split::{Cut, Merge};
 use super::types::{NO_SLOT, NONE};
-use crate::cluster::{SLOTS, UNOWNED, hash_tag, slot_of};
+use super::walk::wanted::slot_of_pattern;
+use crate::cluster::{SLOTS, UNOWNED, slot_of};
 use crate::command::{self, Args, Class, SplitShape};
 use crate::resp::Version;
 use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
@@ -36,7 +37,7 @@ impl Proxy {
     }
 
     /// Opens the entry that stands for the whole in the client's order.
-    fn open_parent(&mut self, asked: Asked, merge: Merge) -> u32 {
+    pub(super) fn open_parent(&mut self, asked: Asked, merge: Merge) -> u32 {
         self.tally.splits += 1;
         let parent = self.open_for(asked, NO_SLOT);
         let client = &mut self.clients[asked.client];
@@ -71,6 +72,7 @@ impl Proxy {
     /// Adds a part to a split; it is not on its way yet.
     pub(super) fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
         let r = self.open_for(asked, slot);
+        self.clients[asked.client].in_flight += 1;
         let split = &mut self.splits[s];
         let entry = &mut self.requests[r];
         entry.marks.unset(Marks::SILENT);
@@ -81,7 +83,7 @@ impl Proxy {
         r
     }
 
-    fn launch_part(&mut self, s: u32, part: usize, bytes: Bytes) {
+    pub(super) fn launch_part(&mut self, s: u32, part: usize, bytes: Bytes) {
         // An earlier part's end may have closed the client, and with it the whole.
         let Some(&r) = self.splits[s].parts.get(part) else { return };
         if self.splits[s].parent != NONE && self.requests[r].split == s {
@@ -95,6 +97,7 @@ impl Proxy {
             return self.finish_exec(r, reply);
         }
         self.settle(r);
+        let bytes_max = self.reply_bytes_max();
         let entry = &mut self.requests[r];
         entry.state = State::Done;
         let (c, s) = (entry.client, entry.split);
@@ -102,7 +105,9 @@ impl Proxy {
         let split = &mut self.splits[s];
         if !optional && split.absorb(reply) {
             split.kept += reply.len();
-            let over = split.merge == Merge::Join && split.kept > self.settings.keys_max_bytes;
+            let joined_max = self.settings.keys_max_bytes.min(bytes_max);
+            let kept_max = if split.merge == Merge::Join { joined_max } else { bytes_max };
+            let over = split.kept > kept_max;
             if over && split.error.is_empty() {
                 errors::reply_too_large(&mut split.error);
             }
@@ -120,6 +125,9 @@ impl Proxy {
     }
 
     fn finish_split(&mut self, s: u32) {
+        if self.splits[s].merge == Merge::Walk {
+            return self.walk_on(s);
+        }
         let pick = self.random();
         let mut out = std::mem::take(&mut self.merged);
         out.clear();
@@ -132,11 +140,23 @@ impl Proxy {
         } else {
             split.merge(&[], pick, &mut out);
         }
-        for &part in &parts {
+        self.close_parts(s, &parts);
+        self.splits[s].parts = parts;
+        self.answer_parent(s, out);
+    }
+
+    /// Frees parts that are answered; each counted as a request in flight.
+    pub(super) fn close_parts(&mut self, s: u32, parts: &[u32]) {
+        for &part in parts {
             self.requests.close(part);
         }
-        let parent = split.parent;
-        split.parts = parts;
+        let parent = self.splits[s].parent;
+        self.clients[self.requests[parent].client].in_flight -= parts.len() as u32;
+    }
+
+    /// The whole has its reply. `out` is `merged`, which goes back to its place.
+    pub(super) fn answer_parent(&mut self, s: u32, mut out: Vec<u8>) {
+        let parent = self.splits[s].parent;
         self.splits.close(s);
         let entry = &mut self.requests[parent];
         entry.split = NONE;
@@ -320,7 +340,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn no_map(&mut self, asked: Asked) -> Ran {
+    pub(super) fn no_map(&mut self, asked: Asked) -> Ran {
         self.actions.push(super::Action::Report(super::Report::WantRefresh));
         let mut out = Vec::new();
         errors::no_map(&mut out);
@@ -357,15 +377,4 @@ fn divided_marks(marks: Marks) -> Marks {
         }
     }
     kept
-}
-
-/// The one slot that `KEYS pattern` can match, if a tag without wildcards says so.
-fn slot_of_pattern(pattern: &[u8]) -> Option<u16> {
-    let tag = hash_tag(pattern);
-    if tag.len() == pattern.len() {
-        return None;
-    }
-    let end = pattern.iter().position(|&byte| byte == b'}')?;
-    let plain = pattern[..end].iter().all(|byte| !b"*?[]\\^".contains(byte));
-    plain.then(|| slot_of(pattern))
 }

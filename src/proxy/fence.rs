@@ -93,7 +93,8 @@ impl Proxy {
             backend.owner == owner && backend.is_open() && backend.is_fence_busy()
         };
         if let Some(&b) = fences.iter().find(is_owners) {
-            let has_room = self.backends[b as usize].queued() < 2 * FENCED_MAX;
+            let backend = &self.backends[b as usize];
+            let has_room = backend.queued() < 2 * FENCED_MAX && !backend.is_full();
             return has_room.then(|| self.enter_fence(r, b, node, index));
         }
         let mut failing = !fences.is_empty();

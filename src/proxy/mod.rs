@@ -17,7 +17,7 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `transaction` and
+//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `transaction` and
 //! `watch` (MULTI), `blocking`, `private` (backends of single clients).
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
@@ -41,10 +41,12 @@ mod private;
 mod recover;
 pub mod request;
 mod route;
+mod scan;
 pub mod session;
 mod split;
 mod transaction;
 pub mod types;
+mod walk;
 mod watch;
 
 use std::net::SocketAddr;
@@ -353,10 +355,19 @@ impl Proxy {
         }
     }
 
+    /// Nothing further is run for the client, unless it has been closed meanwhile: its own reply
+    /// may have been over a limit.
+    fn hear_no_more(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if client.phase == Phase::Open {
+            client.phase = Phase::Last;
+        }
+        self.after_progress(c);
+    }
+
     /// What a client asked for before it shut its side is still answered.
     fn take_no_more(&mut self, c: u32) {
-        self.clients[c].phase = Phase::Last;
-        self.after_progress(c);
+        self.hear_no_more(c);
         if self.clients[c].is_done() || self.is_blocked(c) {
             self.close_client(c);
         }

@@ -70,6 +70,10 @@ impl Proxy {
         let awaiting = std::mem::take(&mut self.backends[b as usize].awaiting);
         for r in awaiting {
             let entry = &mut self.requests[r];
+            if entry.state != State::Waiting || entry.backend != b {
+                // An earlier one's end has closed their client.
+                continue;
+            }
             let line = std::mem::take(&mut entry.reply);
             let (start, len) = (entry.start, entry.len);
             match self.backends[b as usize].bytes_of(start, len) {

@@ -4,6 +4,7 @@
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
 use super::types::NONE;
+use super::walk::Walk;
 use crate::cluster::SLOTS;
 use crate::command::{Args, ResponsePolicy, SplitShape};
 use crate::resp::reply::{aggregate_header, first_frame_len, parse_integer};
@@ -29,6 +30,8 @@ pub enum Merge {
     Weighted,
     /// The one part is a transaction: its reply, as it is.
     Exec,
+    /// Rounds of questions (`walk`): what the parts say leads to the next.
+    Walk,
 }
 
 impl Merge {
@@ -46,7 +49,10 @@ impl Merge {
 
     /// Whether the parts' replies are needed as they are until all are there.
     pub fn keeps_replies(self) -> bool {
-        matches!(self, Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted)
+        matches!(
+            self,
+            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk
+        )
     }
 }
 
@@ -63,6 +69,9 @@ pub struct Split {
     /// Bytes of replies kept.
     pub kept: usize,
     sum: i64,
+    /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
+    pub walk: Option<Box<Walk>>,
+    pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
     pub error: Vec<u8>,
@@ -87,7 +96,9 @@ impl Split {
                     self.result.extend_from_slice(reply);
                 }
             }
-            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted => return true,
+            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk => {
+                return true;
+            }
         }
         false
     }
@@ -126,6 +137,7 @@ impl Split {
             Merge::LogicalAnd => merge_and(replies, out),
             Merge::Join => merge_join(replies, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
+            Merge::Walk => None,
         };
         if done.is_none() {
             out.truncate(before);
@@ -168,6 +180,8 @@ impl Splits {
                 pending: 0,
                 kept: 0,
                 sum: 0,
+                walk: None,
+                nonce: 0,
                 result: Vec::new(),
                 error: Vec::new(),
             });
@@ -187,6 +201,7 @@ impl Splits {
         let split = &mut self.entries[index as usize];
         assert_ne!(split.parent, NONE, "a split is closed once");
         split.parent = NONE;
+        split.walk = None;
         for list in [&mut split.parts, &mut split.order] {
             list.clear();
             list.shrink_to(1024);

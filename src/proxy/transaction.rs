@@ -314,7 +314,7 @@ impl Proxy {
         if self.requests[r].marks.has(Marks::PRIVATE) {
             self.drop_watch(c);
         }
-        self.requests.close(r);
+        self.close_parts(s, &[r]);
         self.splits.close(s);
         let entry = &mut self.requests[parent];
         entry.split = NONE;
@@ -384,9 +384,8 @@ impl Proxy {
     }
 
     fn end_if(&mut self, c: u32, outcome: Outcome) {
-        if outcome == Outcome::Close && self.clients[c].phase == super::client::Phase::Open {
-            self.clients[c].phase = super::client::Phase::Last;
-            self.after_progress(c);
+        if outcome == Outcome::Close {
+            self.hear_no_more(c);
         }
     }
 }

@@ -120,6 +120,10 @@ pub struct Settings {
     pub fence_lanes: usize,
     /// Backends that single clients have for themselves, for one node.
     pub private_backends_max: usize,
+    /// Keys from which on SCAN walks a slot in pieces: where a node's cursor names the slot, and
+    /// where a piece means walking all keys of the node.
+    pub walk_whole_max: u32,
+    pub walk_whole_max_old: u64,
 }
 
 impl Default for Settings {
@@ -145,6 +149,8 @@ impl Default for Settings {
             keys_max_bytes: 64 << 20,
             fence_lanes: 2,
             private_backends_max: 256,
+            walk_whole_max: 16 * 1024,
+            walk_whole_max_old: 1024 * 1024,
         }
     }
 }

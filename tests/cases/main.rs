@@ -7,6 +7,7 @@
 
 mod bench;
 mod blocking;
+mod breaking;
 mod fakes;
 mod faults;
 mod fence;
@@ -22,3 +23,4 @@ mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
 mod transactions;
+mod walk;

@@ -19,6 +19,7 @@ mod scenarios;
 mod serve;
 mod topology;
 mod transactions;
+mod walk;
 mod workload;
 mod world;
 
@@ -42,6 +43,7 @@ struct Report {
     runs: u64,
     refusals: u64,
     inversions: u64,
+    walks: u64,
 }
 
 fn run(world: &mut World) -> Result<Report, Violation> {
@@ -71,6 +73,7 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         runs: world.history.runs,
         refusals: world.redirects_seen,
         inversions: world.history.inversions_allowed,
+        walks: world.history.walks,
     })
 }
 
@@ -103,6 +106,7 @@ fn heal_and_answer(world: &mut World, parameters: &Parameters) -> Result<(), Vio
 
 /// New clients find everything in order: nothing may fail any more.
 fn after_heal(world: &mut World) -> Result<(), Violation> {
+    world.break_silent_links();
     let settle = world.now_us + 12_000_000;
     world.run_until(settle, |_| false);
     for client in 0..world.clients.len() {
@@ -151,10 +155,10 @@ fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> 
     take_violation(world)
 }
 
-/// One seed, panics turned into violations. `traced`: what happened last, as text.
-fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>, String) {
+/// One seed, panics turned into violations. `traced`: what happened, as text.
+fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>, Vec<String>) {
     let parameters = Parameters::draw(seed);
-    let mut world = World::new(parameters.clone(), plant, traced);
+    let mut world = World::new(parameters, plant, traced);
     let result = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     let result = result.unwrap_or_else(|panic| {
         let text = panic
@@ -163,28 +167,41 @@ fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>
             .or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
         Err(Violation { checker: "assertion", text: text.unwrap_or_default() })
     });
-    let trace = world.trace.into_iter().flatten().collect::<Vec<_>>().join("\n");
-    (result, format!("{trace}\n{parameters:#?}"))
+    (result, world.trace.unwrap_or_default())
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a seed; on a violation once more with its events, and shows all.
+/// Runs a seed; on a violation once more with its events, and shows the last of them. All are
+/// written to the file that `RINGWAY_SIMULATION_TRACE` names.
 fn check_seed(seed: u64) -> Report {
-    match run_seed(seed, Plant::Nothing, false).0 {
-        Ok(report) => report,
-        Err(violation) => {
-            let (_, trace) = run_seed(seed, Plant::Nothing, true);
-            panic!(
-                "\n{trace}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test \
-                 --test simulation -- --nocapture seeds",
-                violation.checker, violation.text
-            );
-        }
+    let file = std::env::var_os("RINGWAY_SIMULATION_TRACE");
+    let (result, _) = run_seed(seed, Plant::Nothing, false);
+    if result.is_ok() && file.is_none() {
+        return result.unwrap_or_default();
     }
+    let (result, trace) = run_seed(seed, Plant::Nothing, true);
+    if let Some(file) = file {
+        std::fs::write(file, trace.join("\n") + "\n").expect("a file to write");
+    }
+    let violation = match result {
+        Ok(report) => return report,
+        Err(violation) => violation,
+    };
+    let last = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
+    panic!(
+        "\n{:#?}\n{last}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test --test \
+         simulation -- --nocapture seeds",
+        Parameters::draw(seed),
+        violation.checker,
+        violation.text
+    );
 }
+
+/// Events that are shown when a seed fails.
+const TRACE_SHOWN: usize = 60;
 
 #[test]
 fn seeds_pass() {
@@ -212,6 +229,7 @@ fn seeds_pass() {
         sum.runs += report.runs;
         sum.refusals += report.refusals;
         sum.inversions += report.inversions;
+        sum.walks += report.walks;
     }
     println!("{count} seeds from {first}: {sum:?}");
 }
@@ -297,17 +315,4 @@ fn planted_standstill_of_time_is_found() {
 #[test]
 fn planted_second_sending_of_a_reply_is_found() {
     check_found(Plant::SendTwice, &["one reply", "ownership"]);
-}
-
-#[test]
-fn zz_debug() {
-    let Some(seed) = number("DEBUG_SEED") else { return };
-    let file = std::env::var("DEBUG_FILE").unwrap();
-    let (result, trace) = run_seed(seed, Plant::Nothing, true);
-    std::fs::write(
-        file,
-        trace.replace("Socket { index: ", "#").replace(", generation: ", ".")
-            + &format!("\n{result:?}"),
-    )
-    .unwrap();
 }

@@ -31,6 +31,7 @@ pub enum Event {
     ToLink { link: usize, bytes: Vec<u8> },
     LinkEnd { link: usize },
     Serve { link: usize },
+    HangUp { link: usize },
     Sent { socket: Socket, ok: bool },
     Connected { socket: Socket, ok: bool },
     Gone { socket: Socket },
@@ -55,8 +56,6 @@ pub struct World {
     pub cluster: Cluster,
     pub topology: TopologyThread,
     pub history: History,
-    /// Ticks at which slots changed hands.
-    pub moves: Vec<(u16, u64)>,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -76,7 +75,8 @@ pub struct World {
     turn_scheduled: bool,
     empty_turns: u32,
     actions: Vec<Action>,
-    pub trace: Option<VecDeque<String>>,
+    /// Every event as text, where somebody wants to read it.
+    pub trace: Option<Vec<String>>,
     pub hash: u64,
     pub redirects_seen: u64,
 }
@@ -86,9 +86,6 @@ const EMPTY_TURNS_MAX: u32 = 400;
 
 /// What clients log in with.
 pub const FRONT_PASSWORD: &[u8] = b"front";
-
-/// Lines of the trace that are kept.
-const TRACE_MAX: usize = 8000000;
 
 impl World {
     pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
@@ -100,12 +97,13 @@ impl World {
         }
         let seed = [(); 4].map(|()| random.next());
         let proxy = Proxy::new(parameters.settings(), Arc::new(who), seed, 1, 1);
-        let cluster = Cluster::new(
+        let mut cluster = Cluster::new(
             parameters.primaries,
             parameters.replicas,
             parameters.spares,
             parameters.nat,
         );
+        cluster.slotted = parameters.slotted;
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         World {
@@ -123,7 +121,6 @@ impl World {
             cluster,
             topology: TopologyThread::default(),
             history: History::new(),
-            moves: Vec::new(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
@@ -139,7 +136,7 @@ impl World {
             turn_scheduled: false,
             empty_turns: 0,
             actions: Vec::new(),
-            trace: traced.then(VecDeque::new),
+            trace: traced.then(Vec::new),
             hash: parameters.seed,
             redirects_seen: 0,
             parameters,
@@ -156,10 +153,7 @@ impl World {
         self.hash = (self.hash ^ number ^ self.now_us << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash ^= self.hash >> 29;
         if let Some(trace) = &mut self.trace {
-            if trace.len() == TRACE_MAX {
-                trace.pop_front();
-            }
-            trace.push_back(format!("{:>9} µs turn {:>5}: {}", self.now_us, self.turns, text()));
+            trace.push(format!("{:>9} µs turn {:>5}: {}", self.now_us, self.turns, text()));
         }
     }
 
@@ -203,6 +197,7 @@ impl World {
             Event::ToLink { link, bytes } => self.link_gets(link, bytes),
             Event::LinkEnd { link } => self.link_sees_end(link),
             Event::Serve { link } => self.serve(link),
+            Event::HangUp { link } => self.hang_up(link, false),
             Event::Sent { socket, ok } => self.send_ended(socket, ok),
             Event::Connected { socket, ok } => self.connected(socket, ok),
             Event::Gone { socket } => {
