@@ -96,7 +96,7 @@ impl Proxy {
             return self.stream(b, r, piece, started, ended);
         }
         let (client, is_ours) = (entry.client, entry.marks.has(Marks::INTERNAL));
-        if client != NONE || (fenced && is_ours) {
+        if client != NONE || (one_by_one && is_ours) {
             self.requests[r].reply.extend_from_slice(piece);
         }
         let kept = self.requests[r].reply.len();
@@ -105,6 +105,10 @@ impl Proxy {
         }
         if client != NONE && kept > self.reply_bytes_max() {
             self.close_client_over_limit(client);
+            if lane == Lane::Private {
+                // Closed with its client.
+                return;
+            }
             self.requests[r].reply = Vec::new();
         }
         if !ended {

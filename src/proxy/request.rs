@@ -36,7 +36,7 @@ pub enum State {
 
 /// Facts that routing and recovery ask for, as bits.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Marks(pub u32);
+pub struct Marks(pub u16);
 
 impl Marks {
     /// Only reads: may be sent again although it may have run.

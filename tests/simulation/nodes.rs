@@ -249,7 +249,7 @@ impl Cluster {
     }
 
     /// The error line of a command that is not run here and now.
-    pub fn refusal(
+    fn refusal(
         &self,
         node: usize,
         args: &[Vec<u8>],
@@ -259,6 +259,19 @@ impl Cluster {
     ) -> Option<Vec<u8>> {
         let name = args[0].to_ascii_uppercase();
         let keys = keys_of(&name, args);
+        self.refusal_of(node, &name, &keys, asking, mood, now_us)
+    }
+
+    /// The same for the keys of one command or of all commands of a transaction.
+    pub fn refusal_of(
+        &self,
+        node: usize,
+        name: &[u8],
+        keys: &[&[u8]],
+        asking: bool,
+        mood: Mood,
+        now_us: u64,
+    ) -> Option<Vec<u8>> {
         let this = &self.nodes[node];
         let first = keys.first().copied().unwrap_or_default();
         let line = |text: &str| {
@@ -282,7 +295,7 @@ impl Cluster {
         let is_replica = self.truth.members[node].primary.is_some();
         if owner == node as u8 && is_replica {
             // Demoted a moment ago.
-            if !is_read(&name) {
+            if !is_read(name) {
                 return line("READONLY You can't write against a read only replica.");
             }
             return self.redirect("MOVED", slot, self.truth.owner[usize::from(slot)]);
@@ -311,7 +324,7 @@ impl Cluster {
             Mood::ClusterDown => line("CLUSTERDOWN The cluster is down"),
             Mood::Loading => line("LOADING Redis is loading the dataset in memory"),
             Mood::MasterDown => line("MASTERDOWN Link with MASTER is down"),
-            Mood::ReadOnly if is_read(&name) => None,
+            Mood::ReadOnly if is_read(name) => None,
             Mood::ReadOnly => line("READONLY You can't write against a read only replica."),
             Mood::Misconf => line("MISCONF Redis is configured to save RDB snapshots"),
         }

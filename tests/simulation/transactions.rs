@@ -114,7 +114,7 @@ impl Cluster {
             return Some(self.exec(node, login, queue, mood, now_us));
         }
         let keys = keys_of(&name, args);
-        answer.reply = match self.refusal(node, &name, &keys, queue.asking, mood, now_us) {
+        answer.reply = match self.refusal_of(node, &name, &keys, queue.asking, mood, now_us) {
             Some(line) => {
                 queue.failed = true;
                 line
@@ -144,7 +144,7 @@ impl Cluster {
         let refusal = if queue.failed {
             Some(b"-EXECABORT Transaction discarded because of previous errors.\r\n".to_vec())
         } else {
-            writes.and_then(|name| self.refusal(node, name, &keys, queue.asking, mood, now_us))
+            writes.and_then(|name| self.refusal_of(node, name, &keys, queue.asking, mood, now_us))
         };
         if let Some(line) = refusal {
             answer.refused = id.zip(keys.first().map(|key| slot_of(key)));
