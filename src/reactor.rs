@@ -112,9 +112,6 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 /// The longest sleep: time is looked at now and then even when nothing happens.
 const SLEEP_MAX_MS: u64 = 1_000;
 
-/// How long replies that are kept back for their pipeline's others wait, at most, for a turn.
-const CORK_WAIT: Duration = Duration::from_micros(50);
-
 struct Worker {
     index: u16,
     ring: Ring,
@@ -224,7 +221,8 @@ impl Worker {
                 break;
             }
             let timeout = self.timeout();
-            self.ring.set_gather(self.pace.gather());
+            let clients = self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum();
+            self.ring.set_gather(self.pace.gather(clients));
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
                 eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
                 std::process::exit(1);
@@ -238,6 +236,11 @@ impl Worker {
 
     fn turn(&mut self) {
         self.turns += 1;
+        // First, so that who asks for numbers after a silence is not told old ones.
+        if self.now.ms >= self.next_publish_ms {
+            self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
+            self.publish();
+        }
         let mut woken = false;
         let mut events = 0;
         while let Some(event) = self.ring.next_event() {
@@ -434,10 +437,6 @@ impl Worker {
                 until > due
             });
         }
-        if self.now.ms >= self.next_publish_ms {
-            self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
-            self.publish();
-        }
     }
 
     fn is_drained(&self) -> bool {
@@ -462,9 +461,6 @@ impl Worker {
         }
         if urgent {
             return Duration::ZERO;
-        }
-        if self.proxies.iter().any(Proxy::is_corked) {
-            return CORK_WAIT;
         }
         Duration::from_millis(next.saturating_sub(self.now.ms).max(1))
     }

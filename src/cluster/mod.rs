@@ -18,4 +18,4 @@ pub use endpoint::{Endpoint, redirect_endpoint};
 pub use map::{Node, Role, SlotMap, Topology, UNOWNED};
 pub use nodes_text::{ClusterInfo, NodeFlags, NodeLine, read_cluster_info, read_nodes_text};
 pub use read::{TopologyError, read_shards, read_slots};
-pub use slot::{SLOTS, crc16, hash_tag, slot_of};
+pub use slot::{SLOTS, crc16, hash_tag, slot_of, tag_of_slot};

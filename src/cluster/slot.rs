@@ -2,6 +2,8 @@
 //!
 //! Not here: which argument is a key (`command`), who owns a slot (`map`).
 
+use std::sync::LazyLock;
+
 /// Slots of a cluster (redis-server: `CLUSTER_SLOTS`, cluster.h).
 pub const SLOTS: usize = 16384;
 
@@ -21,6 +23,23 @@ pub fn hash_tag(key: &[u8]) -> &[u8] {
         Some(len @ 1..) => tail.get(..len).unwrap_or(key),
         _ => key,
     }
+}
+
+/// A hash tag (of two bytes, no braces) whose keys are in this slot.
+pub fn tag_of_slot(slot: u16) -> [u8; 2] {
+    static TAGS: LazyLock<Vec<[u8; 2]>> = LazyLock::new(|| {
+        let mut tags = vec![[0; 2]; SLOTS];
+        // Each slot has four; one that can be read is taken where there is one.
+        let plain = |tag: &[u8; 2]| tag.iter().all(u8::is_ascii_alphanumeric);
+        for tag in (0..=u16::MAX).map(u16::to_be_bytes) {
+            let place = &mut tags[usize::from(crc16(&tag)) % SLOTS];
+            if !tag.iter().any(|byte| b"{}".contains(byte)) && (*place == [0; 2] || plain(&tag)) {
+                *place = tag;
+            }
+        }
+        tags
+    });
+    TAGS.get(usize::from(slot)).copied().unwrap_or_default()
 }
 
 /// Position of the first `{`. Eight bytes at a time: most keys are short and have none, and a call
@@ -104,6 +123,14 @@ const fn build_tables() -> [[u16; 256]; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_slot_has_its_tag() {
+        for slot in 0..SLOTS as u16 {
+            let key = [b"{".as_slice(), &tag_of_slot(slot), b"}x"].concat();
+            assert_eq!(slot_of(&key), slot, "{key:?}");
+        }
+    }
 
     #[track_caller]
     fn check(key: &str, tag: &str, slot: u16) {

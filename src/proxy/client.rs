@@ -47,9 +47,6 @@ pub struct Window {
     answered: u32,
 }
 
-/// With so many bytes a send is worth its cost.
-const CORK_BYTES: usize = 8 * 1024;
-
 /// Requests in flight before anything is known of the replies.
 const WINDOW_FIRST: u32 = 64;
 
@@ -90,8 +87,6 @@ pub struct Client {
     pub ended: bool,
     /// Nothing further is run until all its requests are answered (whole-cluster commands).
     pub barrier: bool,
-    /// Turns for which its output has been kept back for the rest of a pipeline's replies.
-    pub corked: u8,
     /// In the list of those to be run on at the end of the turn.
     pub resuming: bool,
     /// A part of a reply has been sent: if its node is lost, so is this client.
@@ -129,7 +124,6 @@ impl Client {
             reading_stopped: false,
             ended: false,
             barrier: false,
-            corked: 0,
             resuming: false,
             torn: false,
             generation,
@@ -180,18 +174,6 @@ impl Client {
         let bytes = self.output.take(pool);
         self.window.handed_over(bytes.len());
         bytes
-    }
-
-    /// Whether what it has to receive is better kept back a moment: more replies of its pipeline
-    /// are under way, and they can leave together.
-    #[inline]
-    pub fn is_corked(&self, turns_max: u8) -> bool {
-        self.head != NONE
-            && self.corked < turns_max
-            && self.phase == Phase::Open
-            && !self.held_back
-            && self.output.pending() < CORK_BYTES
-            && self.output.has_to_send()
     }
 
     /// Whether the next request may be run now.

@@ -191,11 +191,12 @@ impl Proxy {
         let entry = &mut self.requests[r];
         let c = entry.client;
         entry.state = State::Done;
-        entry.reply.clear();
-        if !entry.marks.has(Marks::SILENT) {
-            entry.reply.extend_from_slice(reply);
+        let reply = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
+        if reply.is_empty() {
+            entry.reply.clear();
         }
-        self.clients[c].stored += entry.reply.len();
+        entry.store_reply(reply);
+        self.clients[c].stored += reply.len();
         if self.is_over_limit(c) {
             self.close_client_over_limit(c);
         } else if self.clients[c].held > 0 {
@@ -211,7 +212,7 @@ impl Proxy {
         client.pop(&self.requests);
         self.requests.close(r);
         while let Some(next) = client.head_done(&self.requests) {
-            let reply = &self.requests[next].reply;
+            let reply = self.requests[next].stored_reply();
             client.stored -= reply.len();
             client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
             client.pop(&self.requests);

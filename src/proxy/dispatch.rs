@@ -108,7 +108,8 @@ impl Proxy {
             Class::AnyNode => self.run_any_node(asked, &args),
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
             Class::PubSub => self.run_pubsub(asked, &args),
-            Class::Walk | Class::Transaction | Class::Blocking => {
+            Class::Walk => self.run_walk(asked, &args),
+            Class::Transaction | Class::Blocking => {
                 self.answer_with(c, |out| errors::not_yet(out, command.name))
             }
             Class::Refused | Class::Module => {

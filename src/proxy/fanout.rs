@@ -9,7 +9,8 @@ use super::local::errors;
 use super::request::{Marks, State};
 use super::split::{Cut, Merge};
 use super::types::{NO_SLOT, NONE};
-use crate::cluster::{SLOTS, UNOWNED, hash_tag, slot_of};
+use super::walk::wanted::slot_of_pattern;
+use crate::cluster::{SLOTS, UNOWNED, slot_of};
 use crate::command::{self, Args, Class, SplitShape};
 use crate::resp::Version;
 use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
@@ -36,7 +37,7 @@ impl Proxy {
     }
 
     /// Opens the entry that stands for the whole in the client's order.
-    fn open_parent(&mut self, asked: Asked, merge: Merge) -> u32 {
+    pub(super) fn open_parent(&mut self, asked: Asked, merge: Merge) -> u32 {
         self.tally.splits += 1;
         let parent = self.open_for(asked, NO_SLOT);
         let client = &mut self.clients[asked.client];
@@ -69,7 +70,7 @@ impl Proxy {
     }
 
     /// Adds a part to a split; it is not on its way yet.
-    fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
+    pub(super) fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
         let r = self.open_for(asked, slot);
         let split = &mut self.splits[s];
         let entry = &mut self.requests[r];
@@ -81,7 +82,7 @@ impl Proxy {
         r
     }
 
-    fn launch_part(&mut self, s: u32, part: usize, bytes: Bytes) {
+    pub(super) fn launch_part(&mut self, s: u32, part: usize, bytes: Bytes) {
         // An earlier part's end may have closed the client, and with it the whole.
         let Some(&r) = self.splits[s].parts.get(part) else { return };
         if self.splits[s].parent != NONE && self.requests[r].split == s {
@@ -117,6 +118,9 @@ impl Proxy {
     }
 
     fn finish_split(&mut self, s: u32) {
+        if self.splits[s].merge == Merge::Walk {
+            return self.walk_on(s);
+        }
         let pick = self.random();
         let mut out = std::mem::take(&mut self.merged);
         out.clear();
@@ -132,8 +136,13 @@ impl Proxy {
         for &part in &parts {
             self.requests.close(part);
         }
-        let parent = split.parent;
         split.parts = parts;
+        self.answer_parent(s, out);
+    }
+
+    /// The whole has its reply. `out` is `merged`, which goes back to its place.
+    pub(super) fn answer_parent(&mut self, s: u32, mut out: Vec<u8>) {
+        let parent = self.splits[s].parent;
         self.splits.close(s);
         let entry = &mut self.requests[parent];
         entry.split = NONE;
@@ -328,7 +337,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn no_map(&mut self, asked: Asked) -> Ran {
+    pub(super) fn no_map(&mut self, asked: Asked) -> Ran {
         self.actions.push(super::Action::Report(super::Report::WantRefresh));
         let mut out = Vec::new();
         errors::no_map(&mut out);
@@ -365,15 +374,4 @@ fn divided_marks(marks: Marks) -> Marks {
         }
     }
     kept
-}
-
-/// The one slot that `KEYS pattern` can match, if a tag without wildcards says so.
-fn slot_of_pattern(pattern: &[u8]) -> Option<u16> {
-    let tag = hash_tag(pattern);
-    if tag.len() == pattern.len() {
-        return None;
-    }
-    let end = pattern.iter().position(|&byte| byte == b'}')?;
-    let plain = pattern[..end].iter().all(|byte| !b"*?[]\\^".contains(byte));
-    plain.then(|| slot_of(pattern))
 }

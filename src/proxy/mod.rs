@@ -17,8 +17,8 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `subscribe` and `subscriber` (messages: the
-//! clients' side and the nodes').
+//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `subscribe` and
+//! `subscriber` (messages: the clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -40,11 +40,13 @@ mod pubsub;
 mod recover;
 pub mod request;
 mod route;
+mod scan;
 pub mod session;
 mod split;
 mod subscribe;
 mod subscriber;
 pub mod types;
+mod walk;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -179,10 +181,6 @@ pub struct Proxy {
     draining: bool,
     /// Somebody waits for the end of a send that may be over as soon as it is submitted.
     urgent: bool,
-    /// See `is_corked`.
-    corked: bool,
-    /// The list of dirty clients that is not in use.
-    spare: Vec<u32>,
     pub tally: Tally,
 }
 
@@ -245,8 +243,6 @@ impl Proxy {
             client_id_step,
             draining: false,
             urgent: false,
-            corked: false,
-            spare: Vec::new(),
             tally: Tally::default(),
             settings,
         }
@@ -446,9 +442,6 @@ impl Proxy {
 
     /// When `handle_time` wants to be called next, milliseconds; `None`: nothing is under way.
     pub fn next_deadline(&self) -> u64 {
-        if self.corked {
-            return self.now.ms;
-        }
         let waits = self.waits.iter().map(|wait| wait.until_ms).min();
         let check = if self.requests.open_count() > 0 || self.connecting() || self.topics.is_busy()
         {
@@ -471,13 +464,11 @@ impl Proxy {
             self.flush_backend(b);
         }
         self.dirty_backends = dirty;
-        // Those that are corked come back into the list.
-        let mut dirty = std::mem::replace(&mut self.dirty_clients, std::mem::take(&mut self.spare));
-        self.corked = false;
+        let mut dirty = std::mem::take(&mut self.dirty_clients);
         for c in dirty.drain(..) {
             self.flush_client(c);
         }
-        self.spare = dirty;
+        self.dirty_clients = dirty;
         actions.append(&mut self.actions);
     }
 
@@ -485,12 +476,6 @@ impl Proxy {
     #[inline]
     pub fn take_sample(&mut self) -> Option<u64> {
         self.requests.take_sample(self.now.unix_us)
-    }
-
-    /// Whether output is kept back for more to come: the driver calls `flush` again within
-    /// microseconds, whatever happens.
-    pub fn is_corked(&self) -> bool {
-        self.corked
     }
 
     /// Whether the driver should look for ended sends right after submitting them, without sleep.
@@ -504,12 +489,6 @@ impl Proxy {
         if !matches!(client.phase, Phase::Open | Phase::Last) || client.output.sending {
             return;
         }
-        if client.is_corked(self.settings.cork_turns) {
-            client.corked += 1;
-            self.corked = true;
-            return self.mark_client_dirty(c);
-        }
-        client.corked = 0;
         if client.output.has_to_send() {
             let bytes = client.take_output(&mut self.client_pool);
             self.urgent |=

@@ -4,6 +4,7 @@
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
 use super::types::NONE;
+use super::walk::Walk;
 use crate::cluster::SLOTS;
 use crate::command::{Args, ResponsePolicy, SplitShape};
 use crate::resp::reply::{aggregate_header, first_frame_len, parse_integer};
@@ -31,6 +32,8 @@ pub enum Merge {
     Counts,
     /// Pairs of parts, a count and a key each: a key by the weight of its count.
     Weighted,
+    /// Rounds of questions (`walk`): what the parts say leads to the next.
+    Walk,
 }
 
 impl Merge {
@@ -67,6 +70,9 @@ pub struct Split {
     /// Bytes of replies kept.
     pub kept: usize,
     sum: i64,
+    /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
+    pub walk: Option<Box<Walk>>,
+    pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
     pub error: Vec<u8>,
@@ -133,6 +139,7 @@ impl Split {
             Merge::Union => merge_union(replies, out),
             Merge::Counts => merge_counts(replies, &self.adjust, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
+            Merge::Walk => None,
         };
         if done.is_none() {
             out.truncate(before);
@@ -176,6 +183,8 @@ impl Splits {
                 pending: 0,
                 kept: 0,
                 sum: 0,
+                walk: None,
+                nonce: 0,
                 result: Vec::new(),
                 error: Vec::new(),
             });
@@ -195,6 +204,7 @@ impl Splits {
         let split = &mut self.entries[index as usize];
         assert_ne!(split.parent, NONE, "a split is closed once");
         split.parent = NONE;
+        split.walk = None;
         for list in [&mut split.parts, &mut split.order] {
             list.clear();
             list.shrink_to(1024);

@@ -109,8 +109,6 @@ pub struct Settings {
     /// A backend that answers nothing for so long while requests wait is closed.
     pub request_timeout_ms: u64,
     pub connect_timeout_ms: u64,
-    /// Turns for which replies wait for the rest of their pipeline's; 0: never.
-    pub cork_turns: u8,
     /// From what redirects name to how the map calls it.
     pub address_map: AddressMap,
     pub redirects_max: u8,
@@ -122,6 +120,10 @@ pub struct Settings {
     pub keys_max_bytes: usize,
     /// Fenced backends for one node (and protocol).
     pub fence_lanes: usize,
+    /// Keys from which on SCAN walks a slot in pieces: where a node's cursor names the slot, and
+    /// where a piece means walking all keys of the node.
+    pub walk_whole_max: u32,
+    pub walk_whole_max_old: u64,
 }
 
 impl Default for Settings {
@@ -139,7 +141,6 @@ impl Default for Settings {
             client_stall_ms: 60_000,
             request_timeout_ms: 5_000,
             connect_timeout_ms: 900,
-            cork_turns: std::env::var("RWX_CORK").ok().and_then(|v| v.parse().ok()).unwrap_or(1),
             address_map: AddressMap::default(),
             redirects_max: 5,
             split_reads: true,
@@ -148,6 +149,8 @@ impl Default for Settings {
             allow_flush: true,
             keys_max_bytes: 64 << 20,
             fence_lanes: 2,
+            walk_whole_max: 16 * 1024,
+            walk_whole_max_old: 1024 * 1024,
         }
     }
 }

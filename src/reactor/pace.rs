@@ -15,10 +15,13 @@ use crate::ring::Gather;
 const WINDOW_US: u64 = 1_000;
 
 /// With fewer events due, waiting costs more than it brings.
-const DUE_MIN: u64 = 3;
+const DUE_MIN: u64 = 6;
 
 /// No wait is for more events than this.
 const GATHER_MAX: u64 = 32;
+
+/// No wait is for more events than this share of the clients.
+const CLIENTS_PER_EVENT: u64 = 4;
 
 pub(super) struct Pace {
     /// How long a wait may gather, microseconds; 0: never.
@@ -47,13 +50,13 @@ impl Pace {
         }
     }
 
-    /// What the next wait should bring.
+    /// What the next wait should bring, with so many clients connected. A few clients that wait for
+    /// their answers send nothing more however long they are waited for.
     #[inline]
-    pub(super) fn gather(&self) -> Option<Gather> {
-        (self.due >= DUE_MIN).then(|| Gather {
-            events: self.due.min(GATHER_MAX) as u32,
-            limit: Duration::from_micros(self.limit_us),
-        })
+    pub(super) fn gather(&self, clients: u64) -> Option<Gather> {
+        let events = self.due.min(clients / CLIENTS_PER_EVENT).min(GATHER_MAX);
+        (self.due >= DUE_MIN && events > 1)
+            .then(|| Gather { events: events as u32, limit: Duration::from_micros(self.limit_us) })
     }
 }
 
@@ -68,20 +71,28 @@ mod tests {
         for n in 1..=10_000 / gap_us {
             pace.count(1, n * gap_us);
         }
-        assert_eq!(pace.gather().map(|gather| gather.events), expected);
+        assert_eq!(pace.gather(1_000).map(|gather| gather.events), expected);
     }
 
     #[test]
     fn lone_client_is_never_waited_for() {
-        check(50, 40, None);
-        check(50, 1_000, None);
+        check(200, 40, None);
+        check(200, 1_000, None);
     }
 
     #[test]
     fn busy_reactor_waits_for_what_is_due() {
-        check(50, 10, Some(5));
-        check(50, 1, Some(32));
         check(100, 10, Some(10));
+        check(200, 10, Some(20));
+        check(200, 1, Some(32));
+    }
+
+    #[test]
+    fn few_clients_are_not_waited_for_longer_than_they_can_fill() {
+        let mut pace = Pace::new(Duration::from_micros(100));
+        pace.count(1_000, 1_000);
+        let events = |clients| pace.gather(clients).map(|gather| gather.events);
+        assert_eq!([1, 7, 8, 16, 1_000].map(events), [None, None, Some(2), Some(4), Some(32)]);
     }
 
     #[test]
@@ -91,10 +102,10 @@ mod tests {
 
     #[test]
     fn silence_after_load_ends_the_waiting() {
-        let mut pace = Pace::new(Duration::from_micros(50));
+        let mut pace = Pace::new(Duration::from_micros(200));
         pace.count(1_000, 1_000);
-        assert!(pace.gather().is_some());
+        assert!(pace.gather(1_000).is_some());
         pace.count(1, 100_000);
-        assert!(pace.gather().is_none());
+        assert!(pace.gather(1_000).is_none());
     }
 }

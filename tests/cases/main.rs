@@ -22,3 +22,4 @@ mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod walk;

@@ -170,6 +170,16 @@ impl World {
             return;
         }
         let to = self.random.pick(&targets);
+        // Whoever moves slots waits until both ends have heard of the last move.
+        let settled = |node: usize| {
+            let this = &self.cluster.nodes[node];
+            usize::from(this.view.owner[usize::from(slot)]) == from
+                && !this.migrating.contains_key(&slot)
+                && !this.importing.contains_key(&slot)
+        };
+        if !settled(from) || (self.cluster.truth.members[to].known && !settled(to)) {
+            return;
+        }
         if !std::mem::replace(&mut self.cluster.truth.members[to].known, true) {
             self.gossip(to);
             self.gossip_soon();
@@ -207,7 +217,7 @@ impl World {
         self.cluster.truth.owner[usize::from(slot)] = to as u8;
         self.shard_fault();
         self.cluster.truth.members[to].epoch = self.next_epoch();
-        self.moves.push((slot, self.history.tick));
+        self.history.moves.push((slot, self.history.tick));
         self.gossip(to);
         // The target is told first, the source soon after, the others by and by.
         let at = self.now_us + self.random.below(2_000);
@@ -221,7 +231,7 @@ impl World {
 
     fn abort_migration(&mut self, slot: u16) {
         let Some(Migration { from, to }) = self.migrations.remove(&slot) else { return };
-        self.moves.push((slot, self.history.tick));
+        self.history.moves.push((slot, self.history.tick));
         self.cluster.nodes[to].importing.remove(&slot);
         self.cluster.nodes[from].migrating.remove(&slot);
         let of_slot = self.cluster.nodes[to].data.keys().filter(|key| slot_of(key) == slot);
@@ -282,6 +292,7 @@ impl World {
         self.cluster.truth.members[node].failed = false;
         let this = &mut self.cluster.nodes[node];
         this.alive = true;
+        this.process += 1000;
         if self.parameters.loading_ms > 0 {
             this.loading_until = self.now_us + self.random.below(500_000);
         }
@@ -315,14 +326,24 @@ impl World {
         }
         for &slot in &self.slots {
             if self.cluster.truth.owner[usize::from(slot)] == heir as u8 {
-                self.moves.push((slot, self.history.tick));
+                self.history.moves.push((slot, self.history.tick));
             }
         }
         self.gossip(heir);
         self.gossip_soon();
     }
 
-    /// The faults end: every node is up and knows how things are; silent connections break.
+    /// Connections that are silent and that nobody uses: keepalive would find them in time.
+    pub fn break_silent_links(&mut self) {
+        for link in 0..self.links.len() {
+            if self.links[link].deaf || self.links[link].mute {
+                self.hang_up(link, true);
+            }
+        }
+    }
+
+    /// The faults end: every node is up and knows how things are. Connections that are
+    /// silent stay so: what waits for them must be ended by the proxy's own time limits.
     pub fn heal(&mut self) {
         self.note(10 << 40, || "heal".into());
         let slots: Vec<u16> = self.migrations.keys().copied().collect();
@@ -337,12 +358,6 @@ impl World {
         }
         for node in 0..self.cluster.nodes.len() {
             self.gossip(node);
-        }
-        // Keepalive would find them in time.
-        for link in 0..self.links.len() {
-            if self.links[link].deaf || self.links[link].mute {
-                self.hang_up(link, true);
-            }
         }
         self.healed = true;
     }

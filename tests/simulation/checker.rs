@@ -17,17 +17,16 @@ use crate::workload::SCRIPTS;
 type Verdict = Result<Outcome, Violation>;
 
 /// What the checker must know of the run.
-pub struct Circumstances<'a> {
+pub struct Circumstances {
     /// No fault that a proxy cannot hide.
     pub calm: bool,
     /// The proxy has had a map since before the request.
     pub mapped: bool,
     /// The same for the commands that only nodes know.
     pub learned: bool,
-    /// Ticks at which slots changed hands.
-    pub moves: &'a [(u16, u64)],
     pub split: bool,
-    /// Clients run scripts that break their connection.
+    /// Its scripts may fail: it runs such that break their connection, or nodes leave the cluster, and
+    /// a redirect to one that has left is shown as a forged one is.
     pub hostile: bool,
 }
 
@@ -43,10 +42,23 @@ impl History {
             _ => self.judge_success(id, raw, value),
         };
         match verdict {
-            Ok(outcome) => self.requests[id as usize].outcome = outcome,
+            Ok(outcome) => {
+                self.requests[id as usize].outcome = outcome;
+                self.check_not_run(id);
+            }
             Err(violation) => {
                 self.violation.get_or_insert(violation);
             }
+        }
+    }
+
+    /// What is said not to have run has not.
+    fn check_not_run(&mut self, id: u32) {
+        let request = &self.requests[id as usize];
+        if request.outcome == Outcome::NotRun && request.writes() && !request.runs.is_empty() {
+            let text = "its answer says that it has not run, but it has";
+            let violation = self.violation(id, "at most once", text);
+            self.violation.get_or_insert(violation);
         }
     }
 
@@ -70,6 +82,7 @@ impl History {
         }
         if let Some((_, key)) = text.rsplit_once(" #")
             && !key.is_empty()
+            && !key.contains("}absent-")
             && !request.keys.iter().any(|own| own == key.as_bytes())
         {
             return foreign();
@@ -92,7 +105,7 @@ impl History {
     /// What an error says of whether the request ran; `None`: it may not be said.
     fn outcome_of(&self, id: u32, text: &str) -> Option<Outcome> {
         let request = &self.requests[id as usize];
-        let everywhere = matches!(request.kind, Kind::DbSize | Kind::ScriptLoad);
+        let everywhere = matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad);
         let in_parts = request.keys.len() > 1 || everywhere;
         let at_nodes = !request.keys.is_empty() || everywhere;
         const NOT_RUN: [&str; 9] = [
@@ -166,12 +179,9 @@ impl History {
         {
             return Ok(());
         }
-        let slots: Vec<u16> = request.keys.iter().map(|key| slot_of(key)).collect();
-        let moved = around.moves.iter().rev();
-        let moves = moved
-            .take_while(|(_, tick)| *tick >= request.issued_tick.saturating_sub(200))
-            .filter(|(slot, _)| slots.contains(slot))
-            .count();
+        let earlier = request.issued_tick.saturating_sub(200);
+        let moves = request.keys.iter().map(|key| self.moves_since(slot_of(key), earlier)).max();
+        let moves = moves.unwrap_or(0);
         if (text.starts_with("ERR too many redirects") || text.starts_with("TRYAGAIN"))
             && moves >= 2
         {
@@ -216,6 +226,7 @@ impl History {
             Kind::ScriptLoad => value.as_str() == Some(&format!("sha{id}")),
             Kind::Reset => raw == b"+RESET\r\n",
             Kind::ReplyOn | Kind::Auth => raw == b"+OK\r\n",
+            Kind::Scan => value.as_array().is_some_and(|parts| parts.len() == 2),
             Kind::DbSize => number.is_some_and(|count| count >= 0),
             Kind::Eval(script) => {
                 return self.judge_script(id, SCRIPTS[usize::from(script)], raw, value);
@@ -307,9 +318,18 @@ impl History {
             }
             (from, content) = (next_from, next_content);
         }
+        if self.forked.contains(key) {
+            return Ok(());
+        }
         let text = format!("no state of its key between ticks {low} and {high}: {value:?}");
         let text: String = text.chars().take(300).collect();
         Err(self.violation(id, "order", &text))
+    }
+
+    /// How often a slot has changed hands since.
+    pub fn moves_since(&self, slot: u16, tick: u64) -> usize {
+        let moves = self.moves.iter().rev().take_while(|of| of.1 >= tick);
+        moves.filter(|of| of.0 == slot).count()
     }
 
     /// The ticks after and before which it must have run.

@@ -12,7 +12,7 @@
 //!
 //! Not here: what replies may say (`checker`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ringway::cluster::slot_of;
 use ringway::resp::Version;
@@ -38,6 +38,7 @@ pub enum Kind {
     Del,
     Exists,
     DbSize,
+    Scan,
     ScriptLoad,
     Reset,
     ReplyOn,
@@ -101,7 +102,7 @@ pub struct Refusal {
 }
 
 impl Request {
-    fn writes(&self) -> bool {
+    pub fn writes(&self) -> bool {
         !matches!(self.kind, Kind::Get | Kind::MGet | Kind::Exists)
     }
 
@@ -147,6 +148,12 @@ pub struct History {
     pub increments: BTreeMap<Vec<u8>, u64>,
     /// Ticks at which something was refused or a connection lost: reads may have been repeated.
     pub disturbances: Vec<u64>,
+    /// Keys of which two nodes had a copy, or of which a node knew nothing while another had it: who
+    /// follows ASK when that migration is over and another has begun makes this happen, and the
+    /// cluster specification has no remedy.
+    pub forked: BTreeSet<Vec<u8>>,
+    /// Slots that changed hands, and the ticks.
+    pub moves: Vec<(u16, u64)>,
     order: BTreeMap<(usize, u16), Vec<Place>>,
     /// Elder, younger, slot.
     inversions: Vec<(u32, u32, u16)>,
@@ -155,6 +162,8 @@ pub struct History {
     pub errors: u64,
     pub runs: u64,
     pub inversions_allowed: u64,
+    /// SCANs that came to their end.
+    pub walks: u64,
 }
 
 impl History {

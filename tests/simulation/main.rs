@@ -19,6 +19,7 @@ mod random;
 mod scenarios;
 mod serve;
 mod topology;
+mod walk;
 mod workload;
 mod world;
 
@@ -44,6 +45,7 @@ struct Report {
     inversions: u64,
     heard: u64,
     judged: u64,
+    walks: u64,
 }
 
 fn run(world: &mut World) -> Result<Report, Violation> {
@@ -76,6 +78,7 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         inversions: world.history.inversions_allowed,
         heard: world.messages.heard,
         judged: world.messages.judged,
+        walks: world.history.walks,
     })
 }
 
@@ -108,6 +111,7 @@ fn heal_and_answer(world: &mut World, parameters: &Parameters) -> Result<(), Vio
 
 /// New clients find everything in order: nothing may fail any more.
 fn after_heal(world: &mut World) -> Result<(), Violation> {
+    world.break_silent_links();
     let settle = world.now_us + 12_000_000;
     world.run_until(settle, |_| false);
     for client in 0..world.clients.len() {
@@ -165,10 +169,10 @@ fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> 
     take_violation(world)
 }
 
-/// One seed, panics turned into violations. `traced`: what happened last, as text.
-fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>, String) {
+/// One seed, panics turned into violations. `traced`: what happened, as text.
+fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>, Vec<String>) {
     let parameters = Parameters::draw(seed);
-    let mut world = World::new(parameters.clone(), plant, traced);
+    let mut world = World::new(parameters, plant, traced);
     let result = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     let result = result.unwrap_or_else(|panic| {
         let text = panic
@@ -177,28 +181,41 @@ fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>
             .or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
         Err(Violation { checker: "assertion", text: text.unwrap_or_default() })
     });
-    let trace = world.trace.into_iter().flatten().collect::<Vec<_>>().join("\n");
-    (result, format!("{trace}\n{parameters:#?}"))
+    (result, world.trace.unwrap_or_default())
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a seed; on a violation once more with its events, and shows all.
+/// Runs a seed; on a violation once more with its events, and shows the last of them. All are
+/// written to the file that `RINGWAY_SIMULATION_TRACE` names.
 fn check_seed(seed: u64) -> Report {
-    match run_seed(seed, Plant::Nothing, false).0 {
-        Ok(report) => report,
-        Err(violation) => {
-            let (_, trace) = run_seed(seed, Plant::Nothing, true);
-            panic!(
-                "\n{trace}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test \
-                 --test simulation -- --nocapture seeds",
-                violation.checker, violation.text
-            );
-        }
+    let file = std::env::var_os("RINGWAY_SIMULATION_TRACE");
+    let (result, _) = run_seed(seed, Plant::Nothing, false);
+    if result.is_ok() && file.is_none() {
+        return result.unwrap_or_default();
     }
+    let (result, trace) = run_seed(seed, Plant::Nothing, true);
+    if let Some(file) = file {
+        std::fs::write(file, trace.join("\n") + "\n").expect("a file to write");
+    }
+    let violation = match result {
+        Ok(report) => return report,
+        Err(violation) => violation,
+    };
+    let last = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
+    panic!(
+        "\n{:#?}\n{last}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test --test \
+         simulation -- --nocapture seeds",
+        Parameters::draw(seed),
+        violation.checker,
+        violation.text
+    );
 }
+
+/// Events that are shown when a seed fails.
+const TRACE_SHOWN: usize = 60;
 
 #[test]
 fn seeds_pass() {
@@ -228,6 +245,7 @@ fn seeds_pass() {
         sum.inversions += report.inversions;
         sum.heard += report.heard;
         sum.judged += report.judged;
+        sum.walks += report.walks;
     }
     println!("{count} seeds from {first}: {sum:?}");
 }
@@ -323,17 +341,4 @@ fn planted_loss_of_a_message_is_found() {
 #[test]
 fn planted_message_come_twice_is_found() {
     check_found(Plant::RepeatMessage, &["messages"]);
-}
-
-#[test]
-fn zz_debug() {
-    let Some(seed) = number("DEBUG_SEED") else { return };
-    let file = std::env::var("DEBUG_FILE").unwrap();
-    let (result, trace) = run_seed(seed, Plant::Nothing, true);
-    std::fs::write(
-        file,
-        trace.replace("Socket { index: ", "#").replace(", generation: ", ".")
-            + &format!("\n{result:?}"),
-    )
-    .unwrap();
 }

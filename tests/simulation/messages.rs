@@ -205,11 +205,11 @@ impl World {
     fn push(&mut self, link: usize, frame: Vec<u8>) {
         let this = &mut self.links[link];
         if this.mute {
-            return;
+            return self.message_fault();
         }
         this.written += frame.len() as u64;
         let socket = this.socket;
-        self.to_proxy(socket, frame);
+        self.carry_to_proxy(socket, frame);
     }
 
     /// A node learns how things are; shard channels of slots that it has lost end.
@@ -282,7 +282,7 @@ impl World {
         if let Some(socket) = self.clients[client].socket
             && !bytes.is_empty()
         {
-            self.to_proxy(socket, bytes);
+            self.carry_to_proxy(socket, bytes);
         }
         let think = if self.healed { 200_000 } else { 30_000 };
         let at = self.now_us + 1 + self.random.below(think);

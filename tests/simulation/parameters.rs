@@ -15,6 +15,7 @@ pub struct Parameters {
     pub replicas: usize,
     pub spares: usize,
     pub nat: bool,
+    pub slotted: bool,
     pub tags: usize,
     pub clients: usize,
     pub requests: u64,
@@ -54,6 +55,8 @@ pub struct Parameters {
     pub connect_hangs: u32,
     pub connect_fails_at_once: u32,
     pub stray_frames: u32,
+    /// A connection ends in the middle of what a node says, at any byte.
+    pub cut_in_reply: u32,
 
     pub leaves: u32,
     /// Who leaves is followed by another.
@@ -99,6 +102,8 @@ pub struct Knobs {
     pub connect_timeout_ms: u64,
     pub fence_lanes: usize,
     pub split: bool,
+    /// Keys from which on a slot is walked in pieces.
+    pub walk_whole_max: u32,
 }
 
 impl Parameters {
@@ -166,6 +171,7 @@ impl Parameters {
         self.login = r.chance(150);
         self.drains = r.chance(300);
         self.nat = r.chance(200);
+        self.slotted = r.chance(500);
     }
 
     fn draw_faults(&mut self, r: &mut Random) {
@@ -184,6 +190,7 @@ impl Parameters {
         self.connect_refused = sometimes(r, 250, 1..=400);
         self.connect_hangs = sometimes(r, 150, 1..=300);
         self.connect_fails_at_once = sometimes(r, 150, 1..=300);
+        self.cut_in_reply = sometimes(r, 250, 1..=60);
         self.stray_frames = sometimes(r, 100, 1..=10);
     }
 
@@ -193,10 +200,10 @@ impl Parameters {
         self.half_closes = sometimes(r, 300, 1..=400);
         self.resp3 = sometimes(r, 600, 1..=1000);
         self.large = sometimes(r, 300, 1..=400);
+        self.hostile = sometimes(r, 400, 1..=500);
         if !self.calm {
             self.never_reads = sometimes(r, 200, 1..=300);
             self.slow_reads = sometimes(r, 200, 1..=400);
-            self.hostile = sometimes(r, 400, 1..=500);
         }
         for weight in &mut self.weights {
             *weight = if r.chance(350) { 0 } else { 1 + r.skewed(100) as u32 };
@@ -226,6 +233,7 @@ impl Parameters {
             connect_timeout_ms: connect_timeout_ms.max(slowest_ms),
             fence_lanes: r.range(1..=3) as usize,
             split: r.chance(900),
+            walk_whole_max: if r.chance(500) { 16_384 } else { 1 + r.skewed(10) as u32 },
         };
     }
 
@@ -245,6 +253,8 @@ impl Parameters {
             fence_lanes: knobs.fence_lanes,
             split_reads: knobs.split,
             split_writes: knobs.split,
+            walk_whole_max: knobs.walk_whole_max,
+            walk_whole_max_old: knobs.walk_whole_max.into(),
             ..Settings::default()
         }
     }

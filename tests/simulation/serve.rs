@@ -5,6 +5,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
+use ringway::cluster::slot_of;
 use ringway::proxy::{Conn, Socket};
 
 use crate::network::Peer;
@@ -109,8 +110,14 @@ impl World {
             && !self.healed
             && self.random.chance(self.parameters.greeting)
         {
-            self.to_proxy(socket, b"-ERR max number of clients reached\r\n".to_vec());
-            self.hang_up(link, false);
+            self.carry_to_proxy(socket, b"-ERR max number of clients reached\r\n".to_vec());
+            if self.random.chance(500) {
+                self.hang_up(link, false);
+            } else {
+                // It may still answer what comes before it gets to closing.
+                let at = self.now_us + self.random.below(5_000);
+                self.at(at, Event::HangUp { link });
+            }
         }
     }
 
@@ -176,14 +183,21 @@ impl World {
             replies.swap(at, at + 1);
         }
         self.plant_replies(&mut replies);
-        let output: Vec<u8> = replies.concat();
+        let mut output: Vec<u8> = replies.concat();
+        let cut = !self.healed && self.random.chance(self.parameters.cut_in_reply);
+        if cut {
+            output.truncate(self.random.index(output.len() + 1));
+        }
         if more {
             self.serve_soon(link);
         }
         let this = &mut self.links[link];
         if !output.is_empty() && !this.mute && this.up {
             let socket = this.socket;
-            self.to_proxy(socket, output);
+            self.carry_to_proxy(socket, output);
+        }
+        if cut {
+            self.hang_up(link, false);
         }
     }
 
@@ -245,6 +259,13 @@ impl World {
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
         };
         self.note(answer.reply.len() as u64 | 7 << 40, shown);
+        if answer.reply.first() != Some(&b'-') {
+            for key in self.cluster.forked(node, args) {
+                if self.history.moves_since(slot_of(&key), 0) >= 1 {
+                    self.history.forked.insert(key);
+                }
+            }
+        }
         if !answer.ran.is_empty() {
             self.links[link].last_write = args.to_vec();
         }

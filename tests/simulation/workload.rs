@@ -17,6 +17,7 @@ use crate::messages::Ear;
 use crate::network::{Completion, Peer};
 use crate::nodes::bulk;
 use crate::serve::text_of;
+use crate::walk::Walk;
 use crate::world::{Event, World};
 
 /// The first three are harmless.
@@ -63,11 +64,14 @@ pub struct Client {
     asked_large: bool,
     leaves: bool,
     logged_in: bool,
+    /// Runs scripts that answer what they like.
+    hostile: bool,
     half_closes: bool,
     /// Waits until all it asked is answered, then leaves.
     leaving: bool,
     /// It listens or publishes, and does nothing else.
     pub ear: Option<Box<Ear>>,
+    pub walk: Option<Walk>,
 }
 
 /// Bytes that a client's kernel takes while the client does not read.
@@ -99,6 +103,7 @@ impl Client {
 impl World {
     pub fn add_client(&mut self, requests: u64, orderly: bool) -> usize {
         let (leaves, half) = (self.parameters.leaves, self.parameters.half_closes);
+        let hostile = self.parameters.hostile;
         let (never, slow) = (self.parameters.never_reads, self.parameters.slow_reads);
         let never_reads = !orderly && self.random.chance(never);
         self.clients.push(Client {
@@ -106,6 +111,7 @@ impl World {
             reading: !never_reads,
             never_reads,
             slow: !orderly && self.random.chance(slow),
+            hostile: !orderly && self.random.chance(hostile),
             leaves: !orderly && self.random.chance(leaves),
             half_closes: !orderly && self.random.chance(half),
             ..Client::default()
@@ -169,11 +175,11 @@ impl World {
             // In the middle of what it asks, or right behind it.
             let keep = self.random.index(bytes.len() + 1);
             bytes.truncate(keep);
-            self.to_proxy(socket, bytes);
+            self.carry_to_proxy(socket, bytes);
             let broken = self.random.chance(500);
             return self.leave(client, broken);
         }
-        self.to_proxy(socket, bytes);
+        self.carry_to_proxy(socket, bytes);
         if last && self.clients[client].half_closes {
             self.clients[client].finished = true;
             self.clients[client].left = 0;
@@ -314,11 +320,13 @@ impl World {
             calm: self.parameters.calm || self.healed_before(issued_us),
             learned: self.learned_us.is_some_and(|at| at < issued_us),
             mapped: self.first_map_us.is_some_and(|at| at < issued_us),
-            moves: &self.moves,
             split: self.parameters.proxy.split,
-            hostile: self.parameters.hostile > 0,
+            hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
         };
         self.history.judge(id, raw, value, &around);
+        if self.history.requests[id as usize].kind == Kind::Scan {
+            self.walk_gets(client, value);
+        }
     }
 
     /// A while after all faults have ended nothing may fail either.
@@ -375,7 +383,7 @@ impl World {
     // --- what is asked -----------------------------------------------------------------------
 
     fn ask(&mut self, client: usize, bytes: &mut Vec<u8>) {
-        let mut kind = self.draw_kind();
+        let mut kind = self.draw_kind(client);
         if self.parameters.login && !self.clients[client].logged_in {
             let early = self.random.chance(300);
             kind = if early { Kind::Early } else { Kind::Auth };
@@ -397,10 +405,15 @@ impl World {
                 self.put(client, id, encode_words(&words), bytes, false);
             }
         }
+        let walk = if kind == Kind::Scan { self.walk_words(client) } else { None };
+        if kind == Kind::Scan && walk.is_none() {
+            kind = Kind::Ping;
+        }
         let id = self.open(client, kind);
         let encoded = match kind {
             Kind::Ping if self.random.chance(300) => format!("ping  token{id}\r\n").into_bytes(),
             Kind::BadProtocol => b"*2\r\n$3\r\nGET\r\n$-5\r\n".to_vec(),
+            _ if walk.is_some() => encode_words(&walk.unwrap_or_default()),
             _ => encode_words(&self.words(client, id, kind)),
         };
         self.clients[client].said_last |= matches!(kind, Kind::BadProtocol | Kind::Quit);
@@ -428,10 +441,10 @@ impl World {
         self.history.open(client, kind, version, self.now_us)
     }
 
-    fn draw_kind(&mut self) -> Kind {
+    fn draw_kind(&mut self, client: usize) -> Kind {
         let hello = if self.random.chance(self.parameters.resp3) { 3 } else { 2 };
         let last = if self.random.chance(500) { Kind::Quit } else { Kind::BadProtocol };
-        let harmless = !self.random.chance(self.parameters.hostile);
+        let harmless = !self.clients[client].hostile || self.random.chance(400);
         let script = self.random.index(if harmless { 3 } else { SCRIPTS.len() }) as u8;
         let kinds = [
             (Kind::Set, 10),
@@ -456,6 +469,7 @@ impl World {
             (Kind::ScriptLoad, 1),
             (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
             (Kind::ReplyOn, 1),
+            (Kind::Scan, 6),
         ];
         if self.random.chance(3) {
             return last;
@@ -521,6 +535,7 @@ impl World {
                 self.with_keys(id, vec![word(name), key.clone(), item(&key, id, 0)], vec![key])
             }
             Kind::MGet | Kind::Del | Kind::Exists | Kind::MSet => self.many_keys(client, id, kind),
+            Kind::Scan => Vec::new(),
             Kind::DbSize => vec![word("DBSIZE")],
             Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), id.to_string().into_bytes()],
             Kind::Reset => vec![word("RESET")],

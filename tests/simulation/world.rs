@@ -33,6 +33,7 @@ pub enum Event {
     LinkEnd { link: usize },
     Serve { link: usize },
     Bus { node: usize, channel: Vec<u8>, number: usize },
+    HangUp { link: usize },
     Sent { socket: Socket, ok: bool },
     Connected { socket: Socket, ok: bool },
     Gone { socket: Socket },
@@ -58,8 +59,6 @@ pub struct World {
     pub topology: TopologyThread,
     pub history: History,
     pub messages: Messages,
-    /// Ticks at which slots changed hands.
-    pub moves: Vec<(u16, u64)>,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -79,7 +78,8 @@ pub struct World {
     turn_scheduled: bool,
     empty_turns: u32,
     actions: Vec<Action>,
-    pub trace: Option<VecDeque<String>>,
+    /// Every event as text, where somebody wants to read it.
+    pub trace: Option<Vec<String>>,
     pub hash: u64,
     pub redirects_seen: u64,
 }
@@ -89,9 +89,6 @@ const EMPTY_TURNS_MAX: u32 = 400;
 
 /// What clients log in with.
 pub const FRONT_PASSWORD: &[u8] = b"front";
-
-/// Lines of the trace that are kept.
-const TRACE_MAX: usize = 8000000;
 
 impl World {
     pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
@@ -103,12 +100,13 @@ impl World {
         }
         let seed = [(); 4].map(|()| random.next());
         let proxy = Proxy::new(parameters.settings(), Arc::new(who), seed, 1, 1);
-        let cluster = Cluster::new(
+        let mut cluster = Cluster::new(
             parameters.primaries,
             parameters.replicas,
             parameters.spares,
             parameters.nat,
         );
+        cluster.slotted = parameters.slotted;
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         World {
@@ -127,7 +125,6 @@ impl World {
             topology: TopologyThread::default(),
             history: History::new(),
             messages: Messages::default(),
-            moves: Vec::new(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
@@ -143,7 +140,7 @@ impl World {
             turn_scheduled: false,
             empty_turns: 0,
             actions: Vec::new(),
-            trace: traced.then(VecDeque::new),
+            trace: traced.then(Vec::new),
             hash: parameters.seed,
             redirects_seen: 0,
             parameters,
@@ -160,10 +157,7 @@ impl World {
         self.hash = (self.hash ^ number ^ self.now_us << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash ^= self.hash >> 29;
         if let Some(trace) = &mut self.trace {
-            if trace.len() == TRACE_MAX {
-                trace.pop_front();
-            }
-            trace.push_back(format!("{:>9} µs turn {:>5}: {}", self.now_us, self.turns, text()));
+            trace.push(format!("{:>9} µs turn {:>5}: {}", self.now_us, self.turns, text()));
         }
     }
 
@@ -208,6 +202,7 @@ impl World {
             Event::LinkEnd { link } => self.link_sees_end(link),
             Event::Serve { link } => self.serve(link),
             Event::Bus { node, channel, number } => self.bus(node, channel, number),
+            Event::HangUp { link } => self.hang_up(link, false),
             Event::Sent { socket, ok } => self.send_ended(socket, ok),
             Event::Connected { socket, ok } => self.connected(socket, ok),
             Event::Gone { socket } => {

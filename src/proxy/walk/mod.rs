@@ -1,0 +1,517 @@
+//! SCAN over the whole cluster, one step of it: what nodes are asked, and what the client is told.
+//!
+//! Slots are walked in order, **each one whole**: `CLUSTER GETKEYSINSLOT` answers with all keys of a
+//! slot at one moment, and right behind it on the same connection goes a probe, EXISTS of a key of
+//! that slot which nobody has. The probe's answer says whether the node was the slot's only one:
+//!
+//! ```text
+//! :0           the slot is here and rests                 its keys are all that there are
+//! ASK to B     keys leave for B, one by one               ask B too, then probe again: still
+//!                                                         leaving for B, or B's by now, else anew
+//! MOVED        the map was old                            anew, where it is now
+//! ```
+//! The client's cursor is the next slot and nothing else. So nothing that happens between two steps
+//! can make a key be missed: slots that move, fail-overs, nodes that restart, join or leave. No
+//! state is kept here, no walk begins anew, every server version is walked alike. A step returns
+//! more than COUNT keys when its slot has more.
+//!
+//! Only a slot with more keys than should be held at once is walked in pieces with the node's own
+//! SCAN. Since Redis 7.4 and Valkey 8.0 its cursor names the slot; before, all of the node's keys
+//! are walked and other slots' left out. The cursor then also holds the node's cursor and a
+//! fingerprint of its process (`run_id`): hash seeds differ, so another process means that this
+//! slot, and only it, begins anew. Keys that leave meanwhile are looked for at their new place when
+//! the old one is done (`second`).
+//!
+//! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
+
+pub mod found;
+pub mod wanted;
+
+#[cfg(test)]
+mod tests;
+
+use crate::cluster::{SLOTS, slot_of};
+use crate::proxy::local::glob_matches;
+use crate::resp::number::read_integer;
+use crate::resp::reply::{aggregate_header, parse_integer};
+use found::{Found, bulk_text, bulks};
+use wanted::{Cursor, Pieces, Wanted};
+
+/// Least keys that an old node's SCAN is asked for: most of them are other slots'.
+const OLD_COUNT_MIN: u64 = 1000;
+/// Questions and answers of one step; then the client is told how far it came.
+const ROUNDS_MAX: u32 = 64;
+/// Slots that are looked at in one round, and in one step.
+const WINDOW_MAX: u16 = 256;
+const STEP_SLOTS_MAX: u64 = 4096;
+/// Slots that are taken in one round.
+const TAKE_MAX: usize = 64;
+/// Keys that are asked for their TYPE in one round.
+const TYPES_MAX: usize = 512;
+
+const END: u16 = SLOTS as u16;
+
+/// Whom a question goes to.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum At {
+    /// Who owns the slot.
+    Owner,
+    Node(u16),
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// CLUSTER COUNTKEYSINSLOT
+    Count,
+    /// CLUSTER GETKEYSINSLOT, so many at most.
+    Keys(u32),
+    /// EXISTS of a key that nobody has.
+    Probe,
+    /// INFO server
+    Info,
+    Scan {
+        cursor: u64,
+        count: u64,
+    },
+    /// TYPE of a key that was found.
+    Type(usize),
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Question {
+    pub slot: u16,
+    pub at: At,
+    pub ask: Ask,
+}
+
+/// What came of a question.
+#[derive(Copy, Clone, Debug)]
+pub struct Answer<'a> {
+    pub reply: &'a [u8],
+    /// The node that gave it.
+    pub node: u16,
+    /// It is not the node that was asked first.
+    pub redirected: bool,
+    /// It had to be asked again: later than the others of its round.
+    pub delayed: bool,
+    /// Who owns the slot by the map as it is now.
+    pub owner: u16,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Stage {
+    /// These slots' keys, so many each at most; then the walk stands at `then`.
+    Take {
+        slots: Vec<u16>,
+        then: u16,
+        limit: u32,
+    },
+    /// How many keys the next slots have.
+    Count,
+    /// `at` is leaving for this node: what has arrived there.
+    Target(u16),
+    /// Whether it still is.
+    Confirm(u16),
+    /// `at` is large: how, and how large.
+    Size,
+    /// A piece of a large slot.
+    Scan,
+    /// A large slot was leaving when its node was done: where it goes,
+    Seek,
+    /// a piece of what is there,
+    Follow(u16),
+    /// and whether it was there.
+    Assure {
+        node: u16,
+        inner: u64,
+    },
+    /// TYPE of the keys found, from this one on.
+    Types(usize),
+    Done,
+}
+
+/// Whether a slot was at one node, and all of it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Verdict {
+    Rests,
+    Leaves(u16),
+    Unclear,
+}
+
+/// One SCAN of a client.
+#[derive(Debug)]
+pub struct Walk {
+    wanted: Wanted,
+    stage: Stage,
+    /// The slot at which the walk stands, `end` when it is over.
+    at: u16,
+    begin: u16,
+    end: u16,
+    pieces: Option<Pieces>,
+    found: Found,
+    /// Keys found before the slot in hand.
+    mark: usize,
+    scanned: u64,
+    rounds: u32,
+    window: u16,
+    whole_max: u32,
+    whole_max_old: u64,
+}
+
+impl Walk {
+    /// From `whole_max` keys on a slot is walked in pieces, `whole_max_old` where the nodes' cursors do
+    /// not name the slot.
+    pub fn new(wanted: Wanted, whole_max: u32, whole_max_old: u64) -> Walk {
+        let (cursor, only) = (wanted.cursor, wanted.only);
+        let at = only.unwrap_or(cursor.slot);
+        let pieces = cursor.pieces.filter(|_| at == cursor.slot);
+        let stage = match pieces {
+            None => Stage::Take { slots: vec![at], then: at + 1, limit: whole_max },
+            Some(pieces) if pieces.second => Stage::Seek,
+            Some(_) => Stage::Scan,
+        };
+        Walk {
+            wanted,
+            stage,
+            at,
+            begin: at,
+            end: only.map_or(END, |slot| slot + 1),
+            pieces,
+            found: Found::default(),
+            mark: 0,
+            scanned: 0,
+            rounds: 0,
+            window: 16,
+            whole_max,
+            whole_max_old,
+        }
+    }
+
+    /// What is to be asked next, all at once; nothing: the step is over.
+    pub fn questions(&mut self) -> Vec<Question> {
+        self.rounds += 1;
+        if self.rounds > ROUNDS_MAX && !matches!(self.stage, Stage::Types(_) | Stage::Done) {
+            if matches!(self.stage, Stage::Target(_) | Stage::Confirm(_)) {
+                self.found.truncate(self.mark);
+            }
+            self.stage = self.finish();
+        }
+        let ask = |slot, at, ask| Question { slot, at, ask };
+        let here = |kind| ask(self.at, At::Owner, kind);
+        let there = |node, kind| ask(self.at, At::Node(node), kind);
+        match &self.stage {
+            Stage::Take { slots, limit, .. } => slots
+                .iter()
+                .flat_map(|&slot| [Ask::Keys(*limit), Ask::Probe].map(|a| ask(slot, At::Owner, a)))
+                .collect(),
+            Stage::Count => (self.at..self.at + self.window_here())
+                .flat_map(|slot| [Ask::Count, Ask::Probe].map(|a| ask(slot, At::Owner, a)))
+                .collect(),
+            Stage::Target(node) => vec![there(*node, Ask::Keys(self.whole_max))],
+            Stage::Confirm(_) | Stage::Seek | Stage::Assure { .. } => vec![here(Ask::Probe)],
+            Stage::Size => vec![here(Ask::Info), here(Ask::Count)],
+            Stage::Scan => vec![here(self.scan()), here(Ask::Probe), here(Ask::Info)],
+            Stage::Follow(node) => vec![there(*node, self.scan()), there(*node, Ask::Info)],
+            Stage::Types(from) => (*from..self.found.len().min(from + TYPES_MAX))
+                .map(|key| ask(slot_of(self.found.get(key)), At::Owner, Ask::Type(key)))
+                .collect(),
+            Stage::Done => Vec::new(),
+        }
+    }
+
+    /// Takes in the answers to `questions`. `None`: they make no sense.
+    pub fn hear(&mut self, answers: &[Answer]) -> Option<()> {
+        let stage = std::mem::replace(&mut self.stage, Stage::Done);
+        self.stage = match (stage, answers) {
+            (Stage::Take { slots, then, limit }, _) => {
+                self.hear_keys(&slots, then, limit, answers)?
+            }
+            (Stage::Count, _) => self.hear_counts(answers)?,
+            (Stage::Target(node), [keys]) => self.hear_target(node, keys)?,
+            (Stage::Confirm(node), [probe]) => self.hear_confirmed(node, probe),
+            (Stage::Size, [info, count]) => self.hear_size(info, count)?,
+            (Stage::Scan, [scan, probe, info]) => self.hear_piece(scan, probe, info)?,
+            (Stage::Seek, [probe]) if probe.delayed => Stage::Seek,
+            (Stage::Seek, [probe]) => Stage::Follow(probe.node),
+            (Stage::Follow(node), [scan, info]) => self.hear_followed(node, scan, info)?,
+            (Stage::Assure { node, inner }, [probe]) => self.hear_assured(node, inner, probe),
+            (Stage::Types(from), _) => self.hear_types(from, answers)?,
+            (Stage::Done, _) => Stage::Done,
+            _ => return None,
+        };
+        Some(())
+    }
+
+    pub fn write_question(&self, question: &Question, nonce: u64, out: &mut Vec<u8>) {
+        let key = match question.ask {
+            Ask::Type(key) => self.found.get(key),
+            _ => b"",
+        };
+        self.wanted.write_question(question, key, nonce, out);
+    }
+
+    /// The reply to the client, in either version.
+    pub fn write_reply(&self, out: &mut Vec<u8>) {
+        let over = self.at >= self.end;
+        let cursor = Cursor { slot: self.at, pieces: self.pieces };
+        let text = if over { "0".to_owned() } else { cursor.encode().to_string() };
+        self.found.write_reply(text.as_bytes(), out);
+    }
+
+    fn window_here(&self) -> u16 {
+        self.window.min(self.end - self.at)
+    }
+
+    fn scan(&self) -> Ask {
+        let pieces = self.pieces.unwrap_or_default();
+        if pieces.slotted {
+            let cursor = pieces.inner << 14 | u64::from(self.at);
+            return Ask::Scan { cursor, count: self.wanted.count };
+        }
+        Ask::Scan { cursor: pieces.inner, count: self.wanted.count.max(OLD_COUNT_MIN) }
+    }
+
+    // --- whole slots -------------------------------------------------------------------------
+
+    fn hear_keys(
+        &mut self,
+        slots: &[u16],
+        then: u16,
+        limit: u32,
+        answers: &[Answer],
+    ) -> Option<Stage> {
+        for (&slot, pair) in slots.iter().zip(answers.chunks_exact(2)) {
+            let (keys, probe) = (&pair[0], &pair[1]);
+            self.at = slot;
+            self.mark = self.found.len();
+            if elements(keys)? >= u64::from(limit) {
+                return Some(self.begin_large());
+            }
+            match judge(keys, probe) {
+                Verdict::Rests => self.take(keys.reply, None)?,
+                Verdict::Leaves(node) => {
+                    self.take(keys.reply, None)?;
+                    return Some(Stage::Target(node));
+                }
+                Verdict::Unclear => return Some(self.again()),
+            }
+        }
+        Some(self.go_on(then))
+    }
+
+    fn hear_counts(&mut self, answers: &[Answer]) -> Option<Stage> {
+        let mut slots = Vec::new();
+        let mut then = self.at;
+        let needed = self.wanted.count.saturating_sub(self.scanned).max(1);
+        let mut sum = 0;
+        for pair in answers.chunks_exact(2) {
+            let count = u64::try_from(parse_integer(pair[0].reply)?).ok()?;
+            let rests = judge(&pair[0], &pair[1]) == Verdict::Rests;
+            let is_small = rests && sum + count <= u64::from(self.whole_max);
+            if !(rests && count == 0) {
+                if !is_small && !slots.is_empty() {
+                    break;
+                }
+                slots.push(then);
+                sum += count;
+            }
+            then += 1;
+            if !is_small || sum >= needed || slots.len() >= TAKE_MAX {
+                break;
+            }
+        }
+        self.window = (self.window * 4).min(WINDOW_MAX);
+        if slots.is_empty() {
+            return Some(self.go_on(then));
+        }
+        Some(Stage::Take { slots, then, limit: self.whole_max })
+    }
+
+    fn hear_target(&mut self, node: u16, keys: &Answer) -> Option<Stage> {
+        if elements(keys)? >= u64::from(self.whole_max) {
+            self.found.truncate(self.mark);
+            return Some(self.begin_large());
+        }
+        self.take(keys.reply, None)?;
+        Some(Stage::Confirm(node))
+    }
+
+    fn hear_confirmed(&mut self, node: u16, probe: &Answer) -> Stage {
+        if is_at(probe, node) {
+            return self.go_on(self.at + 1);
+        }
+        self.found.truncate(self.mark);
+        self.again()
+    }
+
+    fn again(&self) -> Stage {
+        Stage::Take { slots: vec![self.at], then: self.at + 1, limit: self.whole_max }
+    }
+
+    fn go_on(&mut self, to: u16) -> Stage {
+        self.at = to;
+        let budget = self.wanted.count.saturating_mul(10);
+        let budget = budget.clamp(u64::from(WINDOW_MAX), STEP_SLOTS_MAX);
+        let walked = u64::from(self.at - self.begin);
+        if self.scanned >= self.wanted.count || walked >= budget || self.at >= self.end {
+            return self.finish();
+        }
+        Stage::Count
+    }
+
+    fn finish(&self) -> Stage {
+        let typed = self.wanted.kind.is_some() && self.found.len() > 0;
+        if typed { Stage::Types(0) } else { Stage::Done }
+    }
+
+    /// Notes the keys of a reply that match, of one slot if it is named.
+    fn take(&mut self, reply: &[u8], only: Option<u16>) -> Option<()> {
+        let pattern = self.wanted.pattern.as_deref();
+        for key in bulks(reply)? {
+            let key = key?;
+            self.scanned += 1;
+            let wanted = only.is_none_or(|slot| slot_of(key) == slot);
+            if wanted && pattern.is_none_or(|pattern| glob_matches(pattern, key, false)) {
+                self.found.push(key);
+            }
+        }
+        Some(())
+    }
+
+    // --- large slots, in pieces --------------------------------------------------------------
+
+    fn begin_large(&mut self) -> Stage {
+        // What has been found goes first.
+        if self.scanned > 0 { self.finish() } else { Stage::Size }
+    }
+
+    fn hear_size(&mut self, info: &Answer, count: &Answer) -> Option<Stage> {
+        let (slotted, print) = wanted::process_of(info.reply)?;
+        let count = u64::try_from(parse_integer(count.reply)?).ok()?;
+        if !slotted && count < self.whole_max_old {
+            let limit = (count + count / 8 + 1024) as u32;
+            return Some(Stage::Take { slots: vec![self.at], then: self.at + 1, limit });
+        }
+        self.pieces = Some(Pieces { slotted, print, ..Pieces::default() });
+        Some(Stage::Scan)
+    }
+
+    fn hear_piece(&mut self, scan: &Answer, probe: &Answer, info: &Answer) -> Option<Stage> {
+        let mut pieces = self.pieces?;
+        let verdict = judge(scan, probe);
+        if verdict == Verdict::Unclear || info.node != scan.node || info.delayed {
+            return Some(Stage::Scan);
+        }
+        let (slotted, print) = wanted::process_of(info.reply)?;
+        if (slotted, print) != (pieces.slotted, pieces.print) {
+            self.pieces = Some(Pieces { slotted, print, ..Pieces::default() });
+            return Some(Stage::Scan);
+        }
+        if verdict == Verdict::Rests && pieces.moved {
+            // They left and came back: any of them may have been missed.
+            self.pieces = Some(Pieces { slotted, print, ..Pieces::default() });
+            return Some(Stage::Scan);
+        }
+        pieces.moved |= verdict != Verdict::Rests;
+        let inner = self.take_piece(scan.reply)?;
+        if inner == 0 && pieces.moved {
+            self.pieces = Some(Pieces { slotted, second: true, moved: true, ..Pieces::default() });
+            return Some(Stage::Seek);
+        }
+        Some(self.piece_done(Pieces { inner, ..pieces }, Stage::Scan))
+    }
+
+    fn hear_followed(&mut self, node: u16, scan: &Answer, info: &Answer) -> Option<Stage> {
+        let pieces = self.pieces?;
+        if scan.delayed || info.delayed || scan.node != node || info.node != node {
+            return Some(Stage::Seek);
+        }
+        let (slotted, print) = wanted::process_of(info.reply)?;
+        if slotted != pieces.slotted && pieces.inner == 0 {
+            self.pieces = Some(Pieces { slotted, ..pieces });
+            return Some(Stage::Seek);
+        }
+        if pieces.print != 0 && print != pieces.print {
+            return Some(Stage::Size);
+        }
+        self.pieces = Some(Pieces { print, ..pieces });
+        let inner = self.take_piece(scan.reply)?;
+        Some(Stage::Assure { node, inner })
+    }
+
+    fn hear_assured(&mut self, node: u16, inner: u64, probe: &Answer) -> Stage {
+        match self.pieces {
+            Some(pieces) if is_at(probe, node) => {
+                self.piece_done(Pieces { inner, ..pieces }, Stage::Seek)
+            }
+            _ => Stage::Size,
+        }
+    }
+
+    fn piece_done(&mut self, pieces: Pieces, next: Stage) -> Stage {
+        self.pieces = Some(pieces);
+        if pieces.inner == 0 {
+            self.pieces = None;
+            return self.go_on(self.at + 1);
+        }
+        if self.scanned >= self.wanted.count { self.finish() } else { next }
+    }
+
+    /// Takes the keys of a node's SCAN; where it goes on in this slot, 0 if it does not.
+    fn take_piece(&mut self, reply: &[u8]) -> Option<u64> {
+        let (_, count, header) = aggregate_header(reply)?;
+        let rest = reply.get(header..).filter(|_| count == 2)?;
+        let len = crate::resp::reply::first_frame_len(rest)?;
+        let cursor: u64 = std::str::from_utf8(bulk_text(rest.get(..len)?)?).ok()?.parse().ok()?;
+        let before = self.scanned;
+        self.take(rest.get(len..)?, Some(self.at))?;
+        // A node that leaves keys out (MATCH) has looked at as many all the same.
+        self.scanned = self.scanned.max(before + self.wanted.count);
+        if !self.pieces?.slotted {
+            return Some(cursor);
+        }
+        let same = cursor != 0 && cursor & u64::from(END - 1) == u64::from(self.at);
+        Some(if same { cursor >> 14 } else { 0 })
+    }
+
+    // --- TYPE --------------------------------------------------------------------------------
+
+    fn hear_types(&mut self, from: usize, answers: &[Answer]) -> Option<Stage> {
+        let kind = self.wanted.kind.as_deref()?;
+        for (n, answer) in answers.iter().enumerate() {
+            let said = answer.reply.strip_prefix(b"+")?.strip_suffix(b"\r\n")?;
+            if !said.eq_ignore_ascii_case(kind) {
+                self.found.leave_out(from + n);
+            }
+        }
+        let next = from + answers.len();
+        Some(if next < self.found.len() { Stage::Types(next) } else { Stage::Done })
+    }
+}
+
+fn elements(answer: &Answer) -> Option<u64> {
+    let (_, count, _) = aggregate_header(answer.reply)?;
+    u64::try_from(count).ok()
+}
+
+/// Whether the slot was where `data` comes from, by the probe that went right behind.
+fn judge(data: &Answer, probe: &Answer) -> Verdict {
+    if data.redirected || data.delayed || probe.delayed || probe.reply != b":0\r\n" {
+        return Verdict::Unclear;
+    }
+    match probe.redirected {
+        false if probe.node == data.node => Verdict::Rests,
+        true if data.node == data.owner && probe.node != data.node => Verdict::Leaves(probe.node),
+        _ => Verdict::Unclear,
+    }
+}
+
+/// Whether a slot that was leaving for `node` still is, or has arrived.
+fn is_at(probe: &Answer, node: u16) -> bool {
+    probe.reply == b":0\r\n" && !probe.delayed && probe.node == node
+}
+
+/// An integer option, as the server reads it.
+fn integer(word: &[u8]) -> Option<i64> {
+    read_integer(word)
+}
