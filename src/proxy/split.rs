@@ -47,7 +47,10 @@ impl Merge {
 
     /// Whether the parts' replies are needed as they are until all are there.
     pub fn keeps_replies(self) -> bool {
-        matches!(self, Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk)
+        matches!(
+            self,
+            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk
+        )
     }
 }
 
@@ -91,11 +94,9 @@ impl Split {
                     self.result.extend_from_slice(reply);
                 }
             }
-            Merge::Values
-            | Merge::LogicalAnd
-            | Merge::Join
-            | Merge::Weighted
-            | Merge::Walk => return true,
+            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk => {
+                return true;
+            }
         }
         false
     }

@@ -220,7 +220,6 @@ fn refused_and_later_commands_answer_one_error() {
         "SUBSCRIBE c",
         "PSUBSCRIBE c*",
         "SSUBSCRIBE c",
-        "SCAN 0",
     ] {
         client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
         let Got::Reply(reply) = client.read_within(seconds(5)) else { panic!("{line}: no answer") };

@@ -219,6 +219,7 @@ impl World {
 
     fn abort_migration(&mut self, slot: u16) {
         let Some(Migration { from, to }) = self.migrations.remove(&slot) else { return };
+        self.aborts.push((slot, self.history.tick));
         self.moves.push((slot, self.history.tick));
         self.cluster.nodes[to].importing.remove(&slot);
         self.cluster.nodes[from].migrating.remove(&slot);

@@ -171,7 +171,7 @@ impl History {
         let moved = around.moves.iter().rev();
         let moves = moved
             .take_while(|(_, tick)| *tick >= request.issued_tick.saturating_sub(200))
-            .filter(|(slot, _)| slots.contains(slot))
+            .filter(|(slot, _)| slots.contains(slot) || request.kind == Kind::Scan)
             .count();
         if (text.starts_with("ERR too many redirects") || text.starts_with("TRYAGAIN"))
             && moves >= 2

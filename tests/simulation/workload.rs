@@ -15,8 +15,8 @@ use crate::history::{Kind, Outcome};
 use crate::item::{item, mark};
 use crate::network::{Completion, Peer};
 use crate::nodes::bulk;
-use crate::walk::Walk;
 use crate::serve::text_of;
+use crate::walk::Walk;
 use crate::world::{Event, World};
 
 /// The first three are harmless.

@@ -57,6 +57,8 @@ pub struct World {
     pub history: History,
     /// Ticks at which slots changed hands.
     pub moves: Vec<(u16, u64)>,
+    /// Ticks at which a migration was given up.
+    pub aborts: Vec<(u16, u64)>,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -125,6 +127,7 @@ impl World {
             topology: TopologyThread::default(),
             history: History::new(),
             moves: Vec::new(),
+            aborts: Vec::new(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
