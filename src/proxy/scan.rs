@@ -65,7 +65,7 @@ impl Proxy {
             Answer {
                 reply: &entry.reply,
                 node: entry.node,
-                redirected: entry.redirects > 0,
+                redirects: entry.redirects,
                 delayed: entry.waits > 0 || entry.marks.has(Marks::REPEATED),
                 owner: self.map.get(entry.slot),
             }

@@ -209,6 +209,5 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         latency_p50_us: sums.latency_us(0.5),
         latency_p99_us: sums.latency_us(0.99),
         latency_p999_us: sums.latency_us(0.999),
-        ..Totals::default()
     }
 }

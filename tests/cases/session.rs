@@ -212,7 +212,6 @@ fn refused_and_later_commands_answer_one_error() {
         "ACL SETUSER x",
         "MODULE LOAD x",
         "WAIT 1 0",
-        "SCAN 0",
     ] {
         client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
         let Got::Reply(reply) = client.read_within(seconds(5)) else { panic!("{line}: no answer") };
