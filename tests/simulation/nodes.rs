@@ -263,6 +263,7 @@ impl Cluster {
     }
 
     /// The same for the keys of one command or of all commands of a transaction.
+    #[expect(clippy::too_many_arguments, reason = "what a node sees of a command")]
     pub fn refusal_of(
         &self,
         node: usize,

@@ -92,6 +92,7 @@ pub struct Queue {
 
 impl Cluster {
     /// MULTI, EXEC and what is between; `None`: the connection is in no transaction.
+    #[expect(clippy::too_many_arguments, reason = "what a node sees of a command")]
     pub fn transact(
         &mut self,
         node: usize,
