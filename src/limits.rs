@@ -71,6 +71,9 @@ pub const UNCONFIRMED_MAX: usize = 64;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
+pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 
