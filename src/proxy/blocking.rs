@@ -104,6 +104,20 @@ impl Proxy {
         self.enqueue(r, b, bytes);
     }
 
+    /// Whether a node has not even answered when the time that the command itself gave was over.
+    pub(super) fn block_is_overdue(&self, b: u32) -> bool {
+        let (c, generation) = self.backends[b as usize].owner;
+        if c == NONE || self.clients[c].generation != generation {
+            return false;
+        }
+        let blocked = self.clients[c].mode.as_ref().and_then(|mode| mode.blocked.as_ref());
+        blocked.is_some_and(|blocked| {
+            let over_ms = self.now.ms.saturating_sub(blocked.since_ms);
+            let timeout_ms = self.settings.request_timeout_ms;
+            blocked.timeout_ms.is_some_and(|given_ms| over_ms > given_ms + timeout_ms)
+        })
+    }
+
     /// A private leg has an answer or lost its connection: if it was blocked until now, what it
     /// used up before does not count.
     pub(super) fn renew(&mut self, r: u32) {
