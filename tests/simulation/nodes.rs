@@ -415,16 +415,7 @@ impl Cluster {
                 answer.note_marks(args);
                 answer.reply = format!(":{count}\r\n").into_bytes();
             }
-            b"RPUSH" => {
-                append(data, &args[1], &args[2], id, answer);
-                let count = data
-                    .get(&args[1])
-                    .map_or(0, |list| list.iter().filter(|&&byte| byte == b';').count() as i64);
-                if let Some(ran) = answer.ran.last_mut() {
-                    ran.2 = count;
-                }
-                answer.reply = format!(":{count}\r\n").into_bytes();
-            }
+            b"RPUSH" => push(data, args, id, answer),
             b"BLPOP" => self.pop(node, args, answer),
             b"DBSIZE" => answer.reply = format!(":{}\r\n", data.len()).into_bytes(),
             b"SCRIPT" => {
@@ -498,6 +489,16 @@ fn append(
     write(data, key, value, answer);
     answer.ran.push((id, key.to_vec(), len));
     answer.reply = format!(":{len}\r\n").into_bytes();
+}
+
+fn push(data: &mut BTreeMap<Vec<u8>, Vec<u8>>, args: &[Vec<u8>], id: u32, answer: &mut Answer) {
+    append(data, &args[1], &args[2], id, answer);
+    let list = data.get(&args[1]).into_iter().flatten();
+    let count = list.filter(|&&byte| byte == b';').count() as i64;
+    if let Some(ran) = answer.ran.last_mut() {
+        ran.2 = count;
+    }
+    answer.reply = format!(":{count}\r\n").into_bytes();
 }
 
 fn write(data: &mut BTreeMap<Vec<u8>, Vec<u8>>, key: &[u8], value: Vec<u8>, answer: &mut Answer) {

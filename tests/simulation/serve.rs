@@ -9,7 +9,7 @@ use ringway::cluster::slot_of;
 use ringway::proxy::{Conn, Socket};
 
 use crate::network::Peer;
-use crate::nodes::{Login, Mood};
+use crate::nodes::{Answer, Login, Mood};
 use crate::plant::Plant;
 use crate::world::{Event, World};
 
@@ -277,7 +277,7 @@ impl World {
         }
         self.history.now_us = now_us;
         let login = &mut self.links[link].login;
-        let answer = self.cluster.execute(node, login, args, mood, now_us);
+        let mut answer = self.cluster.execute(node, login, args, mood, now_us);
         let shown = || {
             let words: Vec<_> = args.iter().map(|word| text_of(word, 40)).collect();
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
@@ -293,10 +293,10 @@ impl World {
         if !answer.ran.is_empty() {
             self.links[link].last_write = args.to_vec();
         }
-        for (key, value) in answer.changed {
+        for (key, value) in std::mem::take(&mut answer.changed) {
             self.history.changed(key, value.as_deref());
         }
-        for (id, key, result) in answer.ran {
+        for (id, key, result) in std::mem::take(&mut answer.ran) {
             self.history.ran(id, key, result, link);
         }
         if let Some(id) = answer.watched {
@@ -308,6 +308,24 @@ impl World {
         }
         self.links[link].pops |= args[0] == b"BLPOP";
         let pushed = args[0].eq_ignore_ascii_case(b"RPUSH") || args[0] == b"EXEC";
+        self.count_reply(link, &answer);
+        if pushed {
+            self.wake_blocked(node);
+        }
+        let (stray, resp3) = (self.parameters.stray_frames, self.links[link].login.resp3);
+        let mut reply = answer.reply;
+        if resp3 && !self.healed && self.random.chance(stray) {
+            let push = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nx\r\n";
+            reply.extend_from_slice(push);
+            self.links[link].written += push.len() as u64;
+        }
+        reply
+    }
+}
+
+impl World {
+    /// Where in the stream a reply ends, and whose refusal it is.
+    fn count_reply(&mut self, link: usize, answer: &Answer) {
         let this = &mut self.links[link];
         this.written += answer.reply.len() as u64;
         if let Some((None, _, _)) = this.refusals.back() {
@@ -326,17 +344,6 @@ impl World {
             let number = self.history.refused(id, slot, link);
             self.links[link].refusals.push_back((end, id, number));
         }
-        if pushed {
-            self.wake_blocked(node);
-        }
-        let (stray, resp3) = (self.parameters.stray_frames, self.links[link].login.resp3);
-        let mut reply = answer.reply;
-        if resp3 && !self.healed && self.random.chance(stray) {
-            let push = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nx\r\n";
-            reply.extend_from_slice(push);
-            self.links[link].written += push.len() as u64;
-        }
-        reply
     }
 }
 

@@ -568,22 +568,7 @@ impl World {
             }
             Kind::MGet | Kind::Del | Kind::Exists | Kind::MSet => self.many_keys(client, id, kind),
             Kind::Scan => Vec::new(),
-            Kind::Push => {
-                let key = match self.abandoned.pop() {
-                    Some(key) => key,
-                    None => self.list(client, tag),
-                };
-                self.with_keys(id, vec![word("RPUSH"), key.clone(), item(&key, id, 0)], vec![key])
-            }
-            Kind::BlPop => {
-                let key = self.list(client, tag);
-                let mark = format!("{{t{tag}}}!{id}").into_bytes();
-                // At the end there is an end to patience, too.
-                let most = if self.settled_us.is_some() { 1 } else { 4 };
-                let seconds = ["0.05", "0.3", "1", "2.5"][self.random.index(most)];
-                let words = vec![word("BLPOP"), key.clone(), mark.clone(), word(seconds)];
-                self.with_keys(id, words, vec![key, mark])
-            }
+            Kind::Push | Kind::BlPop => self.list_words(client, id, kind, tag),
             Kind::DbSize => vec![word("DBSIZE")],
             Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), id.to_string().into_bytes()],
             Kind::Reset => vec![word("RESET")],
@@ -609,6 +594,25 @@ impl World {
             Kind::ReplySkip | Kind::BadProtocol => Vec::new(),
             Kind::Queued | Kind::Exec | Kind::ExecAbort | Kind::Watch => Vec::new(),
         }
+    }
+
+    fn list_words(&mut self, client: usize, id: u32, kind: Kind, tag: usize) -> Vec<Vec<u8>> {
+        let word = |text: &str| text.as_bytes().to_vec();
+        if kind == Kind::Push {
+            let key = match self.abandoned.pop() {
+                Some(key) => key,
+                None => self.list(client, tag),
+            };
+            let words = vec![word("RPUSH"), key.clone(), item(&key, id, 0)];
+            return self.with_keys(id, words, vec![key]);
+        }
+        let key = self.list(client, tag);
+        let mark = format!("{{t{tag}}}!{id}").into_bytes();
+        // At the end there is an end to patience, too.
+        let most = if self.settled_us.is_some() { 1 } else { 4 };
+        let seconds = ["0.05", "0.3", "1", "2.5"][self.random.index(most)];
+        let words = vec![word("BLPOP"), key.clone(), mark.clone(), word(seconds)];
+        self.with_keys(id, words, vec![key, mark])
     }
 
     /// A list, mostly one that all share.
