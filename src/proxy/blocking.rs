@@ -59,9 +59,20 @@ impl Proxy {
     pub(super) fn begin_block(&mut self, c: u32, timeout_ms: Option<u64>, legs: u32) {
         let since_ms = self.now.ms;
         self.clients[c].barrier = true;
-        self.mode_of(c).blocked =
-            Some(Blocked { since_ms, timeout_ms, legs, launched: false, unblocked: None });
+        self.mode_of(c).blocked = Some(Blocked {
+            since_ms,
+            timeout_ms,
+            legs,
+            launched: false,
+            unblocked: None,
+            wanted: 0,
+            primaries: Vec::new(),
+        });
         self.blocked_clients += 1;
+    }
+
+    pub(super) fn blocked_of(&mut self, c: u32) -> Option<&mut Blocked> {
+        self.clients[c].mode.as_mut()?.blocked.as_mut()
     }
 
     /// One of the legs that the client was blocked by is answered.
@@ -83,6 +94,9 @@ impl Proxy {
         else {
             return self.fail(r, errors::no_connection);
         };
+        if !blocked.primaries.is_empty() {
+            return self.launch_question(r, node, version, bytes);
+        }
         let left = blocked.left_ms(now);
         let again = blocked.launched && blocked.timeout_ms.is_some();
         if again && left == 0 {
@@ -102,6 +116,20 @@ impl Proxy {
             return self.enqueue(r, b, Bytes::Own(bytes));
         }
         self.enqueue(r, b, bytes);
+    }
+
+    /// Whether a node has not even answered when the time that the command itself gave was over.
+    pub(super) fn block_is_overdue(&self, b: u32) -> bool {
+        let (c, generation) = self.backends[b as usize].owner;
+        if c == NONE || self.clients[c].generation != generation {
+            return false;
+        }
+        let blocked = self.clients[c].mode.as_ref().and_then(|mode| mode.blocked.as_ref());
+        blocked.is_some_and(|blocked| {
+            let over_ms = self.now.ms.saturating_sub(blocked.since_ms);
+            let timeout_ms = self.settings.request_timeout_ms;
+            blocked.timeout_ms.is_some_and(|given_ms| over_ms > given_ms + timeout_ms)
+        })
     }
 
     /// A private leg has an answer or lost its connection: if it was blocked until now, what it
@@ -128,9 +156,12 @@ impl Proxy {
         let entry = &self.requests[r];
         let mode = self.clients[entry.client].mode.as_ref()?;
         let error = mode.blocked.as_ref()?.unblocked?;
+        let waits = mode.blocked.as_ref().is_some_and(|blocked| !blocked.primaries.is_empty());
         let mut out = Vec::new();
         if error {
             errors::unblocked(&mut out);
+        } else if waits {
+            write::integer(&mut out, 0);
         } else if entry.marks.has(Marks::RESP3) {
             write::null_array(&mut out, Version::Resp3);
         } else {

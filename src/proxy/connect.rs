@@ -331,7 +331,11 @@ impl Proxy {
                         self.lose_backend(b, Why::TimedOut);
                     }
                 }
-                Phase::Ready if backend.blocking => (),
+                Phase::Ready if backend.blocking => {
+                    if self.block_is_overdue(b) {
+                        self.lose_backend(b, Why::TimedOut);
+                    }
+                }
                 Phase::Ready => {
                     if let Some(oldest) = backend.head() {
                         let quiet_ms = self.now.ms.saturating_sub(backend.progress_ms);

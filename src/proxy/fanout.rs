@@ -96,6 +96,14 @@ impl Proxy {
         if self.requests[r].marks.has(Marks::EXEC) {
             return self.finish_exec(r, reply);
         }
+        let mut counted = Vec::new();
+        let mut reply = reply;
+        if self.requests[r].marks.has(Marks::PRIVATE) {
+            if !self.count_replicas(r, reply, &mut counted) {
+                return;
+            }
+            reply = &counted;
+        }
         self.settle(r);
         let bytes_max = self.reply_bytes_max();
         let entry = &mut self.requests[r];
@@ -335,7 +343,7 @@ impl Proxy {
     }
 
     /// A slot of each primary that owns any: the part for it follows its shard's fail-over.
-    fn slots_of_primaries(&self) -> Vec<u16> {
+    pub(super) fn slots_of_primaries(&self) -> Vec<u16> {
         let mut seen = vec![false; usize::from(u16::MAX) + 1];
         let slots = (0..SLOTS as u16).filter(|&slot| {
             let node = self.map.get(slot);

@@ -18,8 +18,8 @@
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `transaction` and
-//! `watch` (MULTI), `blocking`, `private` (backends of single clients), `subscribe` and
-//! `subscriber` (messages: the clients' side and the nodes').
+//! `watch` (MULTI), `blocking`, `replicas` (WAIT) and `private` (backends of single clients),
+//! `subscribe` and `subscriber` (messages: the clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -42,6 +42,7 @@ mod output;
 mod private;
 mod pubsub;
 mod recover;
+mod replicas;
 pub mod request;
 mod route;
 mod scan;

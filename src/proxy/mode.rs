@@ -57,6 +57,18 @@ pub struct Blocked {
     pub launched: bool,
     /// CLIENT UNBLOCK has ended it; whether with an error.
     pub unblocked: Option<bool>,
+    /// WAIT: replicas wanted, and one for each primary that is asked.
+    pub wanted: i64,
+    pub primaries: Vec<Leg>,
+}
+
+/// What WAIT knows of one primary.
+#[derive(Copy, Clone, Debug)]
+pub struct Leg {
+    /// How far it had written when it was first asked.
+    pub target: Option<i64>,
+    /// Until it is asked again.
+    pub pause_ms: u32,
 }
 
 impl Blocked {

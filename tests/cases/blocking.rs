@@ -229,3 +229,41 @@ fn fail_over_does_not_end_a_wait() {
     wait_until(seconds(10), "a push", || !proxy.client().run(&format!("RPUSH {key} x")).is_error());
     assert_eq!(client.read().items()[1].string(), "x");
 }
+
+#[test]
+fn wait_counts_replicas_that_have_what_the_client_wrote() {
+    let cluster = Cluster::three_and_three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let (mut client, key) = (proxy.client(), cluster.key_on(1, "wait"));
+    let lines = [&format!("SET {key} 1"), "WAIT 1 5000", "PING", "WAIT 0 0", "WAIT x 1"];
+    let texts = answers(&mut client, &lines);
+    assert_eq!(texts[..4], ["OK", "1", "PONG", "1"]);
+    assert_eq!(texts[4], "-ERR value is not an integer or out of range");
+    let texts = answers(&mut client, &["WAIT 1 -1", "WAIT 1 x"]);
+    assert_eq!(texts[0], "-ERR timeout is negative");
+    assert_eq!(texts[1], "-ERR timeout is not an integer or out of range");
+    // The replica of the second primary stands still.
+    cluster.nodes[4].process.stop();
+    assert_eq!(client.run(&format!("SET {key} 2")).text(), "OK");
+    let start = Instant::now();
+    assert_eq!(client.run("WAIT 1 400").integer(), 0, "it cannot have the second write");
+    let took = start.elapsed();
+    assert!((millis(390)..seconds(2)).contains(&took), "{took:?}");
+    block(&mut client, "WAIT 1 0");
+    wait_blocked(&proxy, 1);
+    cluster.nodes[4].process.resume();
+    assert_eq!(client.read().integer(), 1);
+    let start = Instant::now();
+    assert_eq!(client.run("WAIT 2 300").integer(), 1, "there are no two");
+    assert!(start.elapsed() >= millis(290));
+    let id = client.run("CLIENT ID").integer();
+    block(&mut client, "WAIT 2 0");
+    let line = format!("CLIENT UNBLOCK {id}");
+    let mut other = proxy.client();
+    wait_until(seconds(5), &line, || other.run(&line).integer() == 1);
+    assert_eq!(client.read().integer(), 0);
+    block(&mut client, "WAIT 2 0");
+    wait_blocked(&proxy, 1);
+    drop(client);
+    wait_blocked(&proxy, 0);
+}

@@ -43,6 +43,9 @@ async function pipelines(client) {
   const got = await pipeline.exec();
   got.forEach(([error]) => check('pipeline error', error, null));
   check('pipeline last', got.at(-1)[1], ['1', '2', null]);
+  const multi = await client.multi().set('io:m', '1').incr('io:m').get('io:m').exec();
+  check('multi', multi.map((pair) => pair[1]), ['OK', 2, '2']);
+  check('blpop', await client.blpop('io:none', 1), null);
   check('pipeline get', got[999][1], '499');
   const mixed = await client.pipeline().set('io:str', 'x').lpush('io:str', 'y').get('io:str').exec();
   check('error in its place', /^WRONGTYPE/.test(mixed[1][0].message), true);

@@ -45,6 +45,8 @@ async function pipelines(client) {
   got.forEach((value, i) => check('pipeline', value, i % 2 === 0 ? 'OK' : `${(i - 1) / 2}`));
   const multi = client.multi().set('nr:m', '1').get('nr:m').mGet(['nr:p:1', 'nr:p:2', 'nr:absent']);
   check('execAsPipeline', await multi.execAsPipeline(), ['OK', '1', ['1', '2', null]]);
+  check('exec', await client.multi().set('nr:m', '1').incr('nr:m').exec(), ['OK', 2]);
+  check('blPop', await client.blPop('nr:none', 1), null);
 }
 
 async function errors(client) {

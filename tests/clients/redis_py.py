@@ -140,15 +140,45 @@ def connection(r):
     check("command_count", r.command_count() > 200, True)
 
 
-def later_commands(r):
-    """MULTI and blocking commands are a later issue: an answer or one clear error, and the client goes on."""
-    for call in (lambda: r.pipeline(transaction=True).set("py:m", 1).execute(),
-                 lambda: r.blpop("py:none", timeout=1)):
-        try:
-            call()
-        except redis.RedisError:
-            pass
-        check("ping", r.ping(), True)
+def transactions(r):
+    pipe = r.pipeline()
+    check("transaction", pipe.set("py:m", 1).incr("py:m").get("py:m").execute(), [True, 2, "2"])
+    pipe = r.pipeline()
+    pipe.set("py:m", "x").lpush("py:m", "y").get("py:m")
+    got = pipe.execute(raise_on_error=False)
+    check("transaction with an error", (got[0], type(got[1]), got[2]), (True, redis.ResponseError, "x"))
+    for i in range(100):
+        check("many", r.pipeline().set("py:m", i).get("py:m").execute(), [True, str(i)])
+
+    def double(pipe):
+        value = int(pipe.get("py:m"))
+        pipe.multi()
+        pipe.set("py:m", 2 * value)
+
+    r.set("py:m", 21)
+    check("transaction()", r.transaction(double, "py:m"), [True])
+    check("doubled", r.get("py:m"), "42")
+    with r.pipeline() as pipe:
+        pipe.watch("py:m")
+        r.set("py:m", "other") if r.connection is None else pipe.execute_command("SET", "py:m", "other")
+        pipe.multi()
+        pipe.set("py:m", "mine")
+        check_raises("watch", redis.WatchError, "", pipe.execute)
+    check("the other's", r.get("py:m"), "other")
+    with r.lock("py:lock", timeout=5):
+        check("locked", r.lock("py:lock", blocking=False).acquire(), False)
+
+
+def blocking(r):
+    check("blpop nothing", r.blpop("py:none", timeout=1), None)
+    r.rpush("py:bl", "a", "b", "c")
+    check("blpop", [*r.blpop(["py:bl"], timeout=1)], ["py:bl", "a"])
+    check("brpop", [*r.brpop("py:bl", timeout=1)], ["py:bl", "c"])
+    check("blmove", r.blmove("py:bl", "py:bl", 1, "LEFT", "RIGHT"), "b")
+    r.zadd("py:bz", {"a": 1})
+    check("bzpopmin", [*r.bzpopmin("py:bz", timeout=1)], ["py:bz", "a", 1.0])
+    check("xread block", bool(r.xread({"py:bx": "$"}, block=20)), False)
+    check("ping after", r.ping(), True)
 
 
 def binary():
@@ -167,7 +197,7 @@ def run_all(**options):
     r = redis.Redis(port=PORT, decode_responses=True, socket_timeout=20, **options)
     r.flushall()
     for step in (connection, strings, across_slots, hashes, lists_and_sets, sorted_sets,
-                 streams_and_scripts, pipelines, errors, later_commands):
+                 streams_and_scripts, pipelines, errors, transactions, blocking):
         try:
             step(r)
         except Exception as error:

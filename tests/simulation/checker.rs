@@ -107,10 +107,14 @@ impl History {
     fn outcome_of(&self, id: u32, text: &str) -> Option<Outcome> {
         let request = &self.requests[id as usize];
         let everywhere = matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad);
-        let in_parts = (request.keys.len() > 1 && request.kind != Kind::Exec) || everywhere;
+        let whole = matches!(request.kind, Kind::Exec | Kind::BlPop | Kind::Watch);
+        let in_parts = (request.keys.len() > 1 && !whole) || everywhere;
         let at_nodes = !request.keys.is_empty() || everywhere || request.kind == Kind::Exec;
-        const NOT_RUN: [&str; 10] = [
+        const NOT_RUN: [&str; 13] = [
             "EXECABORT",
+            "UNBLOCKED",
+            "ERR max blocking connections reached",
+            "ERR max private connections reached",
             "ERR redirect to a node that is not in the cluster",
             "ERR no connection to server, the command has not run",
             "ERR too many redirects",
@@ -179,7 +183,9 @@ impl History {
             || (fenced && (around.hostile || text.starts_with("READONLY")))
             || (text.starts_with("CLUSTERDOWN") && !around.mapped)
             // Some of its keys have moved and some have not: no node can run it.
-            || (text.starts_with("TRYAGAIN") && request.kind == Kind::Exec)
+            || text.contains("connections reached")
+            || (text.starts_with("TRYAGAIN")
+                && matches!(request.kind, Kind::Exec | Kind::BlPop | Kind::Watch))
         {
             return Ok(());
         }
@@ -205,7 +211,7 @@ impl History {
         let number = value.as_integer();
         let right = match request.kind {
             Kind::Set | Kind::MSet => raw == b"+OK\r\n" && self.ran_on_all(id),
-            Kind::IncrBy | Kind::Append | Kind::Learned => {
+            Kind::IncrBy | Kind::Append | Kind::Learned | Kind::Push => {
                 number.is_some() && request.runs.first().map(|run| run.result) == number
             }
             Kind::Get => return self.judge_read(id, &request.keys[0], value, raw),
@@ -231,7 +237,15 @@ impl History {
             }
             Kind::ScriptLoad => value.as_str() == Some(&format!("sha{id}")),
             Kind::Queued => raw == b"+QUEUED\r\n" || raw == b"+OK\r\n",
-            Kind::Exec => self.is_right_exec(id, value),
+            Kind::Watch => raw == b"+OK\r\n",
+            Kind::BlPop => self.is_right_pop(id, value)?,
+            Kind::Exec if *value == Value::Null && self.guards.contains_key(&id) => {
+                return Ok(Outcome::NotRun);
+            }
+            Kind::Exec => {
+                self.check_guard(id)?;
+                self.is_right_exec(id, value)
+            }
             Kind::Reset => raw == b"+RESET\r\n",
             Kind::ReplyOn | Kind::Auth => raw == b"+OK\r\n",
             Kind::Scan => value.as_array().is_some_and(|parts| parts.len() == 2),

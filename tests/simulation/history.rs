@@ -39,6 +39,10 @@ pub enum Kind {
     Exists,
     DbSize,
     Scan,
+    /// RPUSH, BLPOP, WATCH.
+    Push,
+    BlPop,
+    Watch,
     ScriptLoad,
     Reset,
     ReplyOn,
@@ -91,6 +95,7 @@ pub enum Step {
 pub struct Run {
     pub key: Vec<u8>,
     pub tick: u64,
+    pub us: u64,
     pub result: i64,
 }
 
@@ -105,6 +110,8 @@ pub struct Request {
     /// The turn in which the proxy got its last byte.
     pub delivered: Option<u64>,
     pub outcome: Outcome,
+    /// When its client left without the answer.
+    pub left_us: Option<u64>,
     pub runs: Vec<Run>,
     pub refusals: Vec<Refusal>,
 }
@@ -163,6 +170,15 @@ pub struct History {
     pub by_key: BTreeMap<(usize, Vec<u8>), Vec<u32>>,
     /// What each EXEC runs, in order.
     pub transactions: BTreeMap<u32, Vec<Step>>,
+    /// The WATCH that guards an EXEC, and its key.
+    pub guards: BTreeMap<u32, (u32, Vec<u8>)>,
+    /// When nodes ran WATCH, last.
+    pub watches: BTreeMap<u32, u64>,
+    pub now_us: u64,
+    /// Since when those had been blocked for whom something was popped at last.
+    pub woken: BTreeMap<u32, u64>,
+    /// How long after a client left something may still be popped for it.
+    pub slack_us: u64,
     /// Runs of INCR, which carries no number.
     pub increments: BTreeMap<Vec<u8>, u64>,
     /// Ticks at which something was refused or a connection lost: reads may have been repeated.
@@ -203,6 +219,7 @@ impl History {
             issued_tick: self.tick,
             delivered: None,
             outcome: Outcome::Pending,
+            left_us: None,
             runs: Vec::new(),
             refusals: Vec::new(),
         });
@@ -243,7 +260,7 @@ impl History {
         let before = request.runs.iter().filter(|run| run.key == key).count();
         let most = if request.writes() { 1 } else { 2 };
         let (outcome, kind) = (request.outcome, request.kind);
-        request.runs.push(Run { key: key.clone(), tick, result });
+        request.runs.push(Run { key: key.clone(), tick, us: self.now_us, result });
         if before >= most {
             let text = format!("request {id} {kind:?} ran {} times", before + 1);
             return self.violate("at most once", text);
@@ -306,6 +323,7 @@ impl History {
             self.check_count(id);
             self.check_atomic(id);
         }
+        self.check_pops();
         self.check_increments();
     }
 
@@ -365,6 +383,12 @@ impl History {
 fn carries_number(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::Set | Kind::IncrBy | Kind::Append | Kind::Learned | Kind::MSet | Kind::Exec
+        Kind::Set
+            | Kind::IncrBy
+            | Kind::Append
+            | Kind::Learned
+            | Kind::MSet
+            | Kind::Exec
+            | Kind::Push
     )
 }

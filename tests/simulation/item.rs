@@ -36,9 +36,11 @@ pub fn request_of(name: &[u8], args: &[Vec<u8>]) -> Option<u32> {
     let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse::<u32>().ok();
     let of_item = |value: &[u8]| number(value.split(|&byte| byte == b'#').nth(1)?);
     match name {
-        b"SET" | b"APPEND" | b"MSET" | b"MOD.APPEND" => of_item(args.get(2)?),
+        b"SET" | b"APPEND" | b"MSET" | b"MOD.APPEND" | b"RPUSH" => of_item(args.get(2)?),
         b"INCRBY" => number(args.get(2)?),
-        b"MGET" | b"DEL" | b"EXISTS" => args[1..].iter().find_map(|key| mark(key)),
+        b"MGET" | b"DEL" | b"EXISTS" | b"BLPOP" | b"WATCH" => {
+            args[1..].iter().find_map(|key| mark(key))
+        }
         b"EVAL" => mark(args.get(4)?),
         _ => None,
     }

@@ -5,6 +5,7 @@
 //! 1; with `RINGWAY_SIMULATION_GO_ON` past failures, a line for each); `RINGWAY_SIMULATION_SEED=n … -- --nocapture` replays one with its events. Not here: sockets
 //! and threads; real processes are tested elsewhere.
 
+mod blocking;
 mod chaos;
 mod checker;
 mod history;
@@ -324,6 +325,16 @@ fn planted_belief_in_a_forged_redirect_is_found() {
 #[test]
 fn planted_standstill_of_time_is_found() {
     check_found(Plant::NoTime, &["liveness", "messages", "tables", "busy loop"]);
+}
+
+#[test]
+fn planted_exec_without_its_guard_is_found() {
+    check_found(Plant::IgnoreWatch, &["watch"]);
+}
+
+#[test]
+fn planted_pop_for_nobody_is_found() {
+    check_found(Plant::KeepBlocked, &["lost element"]);
 }
 
 #[test]

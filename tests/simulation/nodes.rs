@@ -65,6 +65,8 @@ pub struct Login {
     pub authenticated: bool,
     pub resp3: bool,
     pub queue: Option<crate::transactions::Queue>,
+    /// Keys and what they held.
+    pub watched: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 /// What came of one command.
@@ -77,6 +79,10 @@ pub struct Answer {
     pub ran: Vec<(u32, Vec<u8>, i64)>,
     pub changed: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     pub fenced: bool,
+    /// Nothing is said before there is something to pop.
+    pub blocks: bool,
+    /// The WATCH that was granted.
+    pub watched: Option<u32>,
 }
 
 /// Moods: refusals that a node may answer instead of running a command.
@@ -243,6 +249,15 @@ impl Cluster {
                 login.asking = true;
                 answer.reply = b"+OK\r\n".to_vec();
             }
+            b"WATCH" => {
+                self.watch(node, login, args);
+                answer.watched = id;
+                answer.reply = b"+OK\r\n".to_vec();
+            }
+            b"UNWATCH" => {
+                login.watched.clear();
+                answer.reply = b"+OK\r\n".to_vec();
+            }
             _ => self.run(node, login, &name, args, &mut answer),
         }
         answer
@@ -400,6 +415,8 @@ impl Cluster {
                 answer.note_marks(args);
                 answer.reply = format!(":{count}\r\n").into_bytes();
             }
+            b"RPUSH" => push(data, args, id, answer),
+            b"BLPOP" => self.pop(node, args, answer),
             b"DBSIZE" => answer.reply = format!(":{}\r\n", data.len()).into_bytes(),
             b"SCRIPT" => {
                 let body = String::from_utf8_lossy(&args[2]).into_owned();
@@ -474,6 +491,16 @@ fn append(
     answer.reply = format!(":{len}\r\n").into_bytes();
 }
 
+fn push(data: &mut BTreeMap<Vec<u8>, Vec<u8>>, args: &[Vec<u8>], id: u32, answer: &mut Answer) {
+    append(data, &args[1], &args[2], id, answer);
+    let list = data.get(&args[1]).into_iter().flatten();
+    let count = list.filter(|&&byte| byte == b';').count() as i64;
+    if let Some(ran) = answer.ran.last_mut() {
+        ran.2 = count;
+    }
+    answer.reply = format!(":{count}\r\n").into_bytes();
+}
+
 fn write(data: &mut BTreeMap<Vec<u8>, Vec<u8>>, key: &[u8], value: Vec<u8>, answer: &mut Answer) {
     answer.changed.push((key.to_vec(), Some(value.clone())));
     data.insert(key.to_vec(), value);
@@ -499,14 +526,17 @@ fn handshake(name: &[u8], args: &[Vec<u8>], login: &mut Login) -> Option<Vec<u8>
 }
 
 fn is_read(name: &[u8]) -> bool {
-    matches!(name, b"GET" | b"MGET" | b"EXISTS")
+    matches!(name, b"GET" | b"MGET" | b"EXISTS" | b"WATCH")
 }
 
 pub fn keys_of<'a>(name: &[u8], args: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
     let rest = args[1..].iter().map(Vec::as_slice);
     match name {
-        b"GET" | b"SET" | b"APPEND" | b"INCR" | b"INCRBY" | b"MOD.APPEND" => rest.take(1).collect(),
-        b"MGET" | b"DEL" | b"EXISTS" => rest.collect(),
+        b"GET" | b"SET" | b"APPEND" | b"INCR" | b"INCRBY" | b"MOD.APPEND" | b"RPUSH" => {
+            rest.take(1).collect()
+        }
+        b"MGET" | b"DEL" | b"EXISTS" | b"WATCH" => rest.collect(),
+        b"BLPOP" => rest.take(args.len() - 2).collect(),
         b"MSET" => rest.step_by(2).collect(),
         b"EVAL" => rest.skip(2).take(1).collect(),
         _ => Vec::new(),

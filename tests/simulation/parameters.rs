@@ -87,7 +87,7 @@ pub struct Parameters {
 }
 
 /// Kinds of requests that are weighted (`workload::draw_kind`).
-pub const KINDS: usize = 24;
+pub const KINDS: usize = 32;
 
 /// The proxy's settings that are drawn.
 #[derive(Clone, Debug, Default)]
@@ -101,6 +101,7 @@ pub struct Knobs {
     pub request_timeout_ms: u64,
     pub connect_timeout_ms: u64,
     pub fence_lanes: usize,
+    pub private_backends_max: usize,
     pub split: bool,
     /// Keys from which on a slot is walked in pieces.
     pub walk_whole_max: u32,
@@ -232,6 +233,7 @@ impl Parameters {
             request_timeout_ms,
             connect_timeout_ms: connect_timeout_ms.max(slowest_ms),
             fence_lanes: r.range(1..=3) as usize,
+            private_backends_max: if roomy { 256 } else { r.range(1..=4) as usize },
             split: r.chance(900),
             walk_whole_max: if r.chance(500) { 16_384 } else { 1 + r.skewed(10) as u32 },
         };
@@ -251,6 +253,7 @@ impl Parameters {
             request_timeout_ms: knobs.request_timeout_ms,
             connect_timeout_ms: knobs.connect_timeout_ms,
             fence_lanes: knobs.fence_lanes,
+            private_backends_max: knobs.private_backends_max,
             split_reads: knobs.split,
             split_writes: knobs.split,
             walk_whole_max: knobs.walk_whole_max,

@@ -34,6 +34,10 @@ pub enum Plant {
     NoTime,
     /// A client is sent a reply twice.
     SendTwice,
+    /// A node forgets what is watched.
+    IgnoreWatch,
+    /// A blocked connection stays blocked when the proxy closes it.
+    KeepBlocked,
     /// A node keeps a message to itself.
     DropMessage,
     /// A node sends a message twice.

@@ -9,7 +9,7 @@ use ringway::cluster::slot_of;
 use ringway::proxy::{Conn, Socket};
 
 use crate::network::Peer;
-use crate::nodes::{Login, Mood};
+use crate::nodes::{Answer, Login, Mood};
 use crate::plant::Plant;
 use crate::world::{Event, World};
 
@@ -34,6 +34,11 @@ pub struct Link {
     pub refusals: VecDeque<(Option<u64>, u32, usize)>,
     /// The last write that it was asked for, for `Plant::ResendLost`.
     pub last_write: Vec<Vec<u8>>,
+    pub blocked: Option<crate::blocking::Blocked>,
+    /// It has been asked to pop.
+    pub pops: bool,
+    /// The proxy has closed it.
+    pub ended: bool,
 }
 
 impl World {
@@ -82,6 +87,9 @@ impl World {
             subscriptions: BTreeSet::new(),
             refusals: VecDeque::new(),
             last_write: Vec::new(),
+            blocked: None,
+            pops: false,
+            ended: false,
         });
         if faulty && self.random.chance(hangs) {
             return;
@@ -124,6 +132,8 @@ impl World {
     /// The node ends a connection. `broken`: by a reset, so that bytes are lost.
     pub fn hang_up(&mut self, link: usize, broken: bool) {
         let link = &mut self.links[link];
+        // No end comes in good order after what was lost.
+        let broken = broken || link.mute;
         if std::mem::replace(&mut link.up, false) {
             let socket = link.socket;
             link.subscriptions.clear();
@@ -142,6 +152,10 @@ impl World {
     }
 
     pub fn link_sees_end(&mut self, link: usize) {
+        if self.end_blocked(link) {
+            return;
+        }
+        self.links[link].ended = true;
         // What was read before the end is still run.
         if self.random.chance(500) {
             self.links[link].up = false;
@@ -176,6 +190,9 @@ impl World {
         let swapped = self.plant_swap(&mut commands);
         let mut replies: Vec<Vec<u8>> = Vec::new();
         for args in commands {
+            if self.links[link].blocked.is_some() {
+                self.history.violate("garbage", format!("behind what blocks came {args:?}"));
+            }
             let reply = self.run(link, &args);
             replies.push(reply);
         }
@@ -184,7 +201,10 @@ impl World {
         }
         self.plant_replies(&mut replies);
         let mut output: Vec<u8> = replies.concat();
-        let cut = !self.healed && self.random.chance(self.parameters.cut_in_reply);
+        // A node that ends well has written what it had popped.
+        let cut = !self.healed
+            && self.random.chance(self.parameters.cut_in_reply)
+            && !self.links[link].pops;
         if cut {
             output.truncate(self.random.index(output.len() + 1));
         }
@@ -252,8 +272,12 @@ impl World {
         if self.plant == Plant::IgnoreAsking {
             self.links[link].login.asking = false;
         }
+        if self.plant == Plant::IgnoreWatch {
+            self.links[link].login.watched.clear();
+        }
+        self.history.now_us = now_us;
         let login = &mut self.links[link].login;
-        let answer = self.cluster.execute(node, login, args, mood, now_us);
+        let mut answer = self.cluster.execute(node, login, args, mood, now_us);
         let shown = || {
             let words: Vec<_> = args.iter().map(|word| text_of(word, 40)).collect();
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
@@ -269,12 +293,39 @@ impl World {
         if !answer.ran.is_empty() {
             self.links[link].last_write = args.to_vec();
         }
-        for (key, value) in answer.changed {
+        for (key, value) in std::mem::take(&mut answer.changed) {
             self.history.changed(key, value.as_deref());
         }
-        for (id, key, result) in answer.ran {
+        for (id, key, result) in std::mem::take(&mut answer.ran) {
             self.history.ran(id, key, result, link);
         }
+        if let Some(id) = answer.watched {
+            self.history.watches.insert(id, self.history.tick);
+        }
+        if answer.blocks {
+            self.block(link, args);
+            return Vec::new();
+        }
+        self.links[link].pops |= args[0] == b"BLPOP";
+        let pushed = args[0].eq_ignore_ascii_case(b"RPUSH") || args[0] == b"EXEC";
+        self.count_reply(link, &answer);
+        if pushed {
+            self.wake_blocked(node);
+        }
+        let (stray, resp3) = (self.parameters.stray_frames, self.links[link].login.resp3);
+        let mut reply = answer.reply;
+        if resp3 && !self.healed && self.random.chance(stray) {
+            let push = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nx\r\n";
+            reply.extend_from_slice(push);
+            self.links[link].written += push.len() as u64;
+        }
+        reply
+    }
+}
+
+impl World {
+    /// Where in the stream a reply ends, and whose refusal it is.
+    fn count_reply(&mut self, link: usize, answer: &Answer) {
         let this = &mut self.links[link];
         this.written += answer.reply.len() as u64;
         if let Some((None, _, _)) = this.refusals.back() {
@@ -293,14 +344,6 @@ impl World {
             let number = self.history.refused(id, slot, link);
             self.links[link].refusals.push_back((end, id, number));
         }
-        let (stray, resp3) = (self.parameters.stray_frames, self.links[link].login.resp3);
-        let mut reply = answer.reply;
-        if resp3 && !self.healed && self.random.chance(stray) {
-            let push = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nx\r\n";
-            reply.extend_from_slice(push);
-            self.links[link].written += push.len() as u64;
-        }
-        reply
     }
 }
 

@@ -17,6 +17,7 @@ impl World {
     /// MULTI, some commands and EXEC, all of one slot; now and then one of them is refused.
     pub fn ask_transaction(&mut self, client: usize, bytes: &mut Vec<u8>) {
         let tag = self.tag();
+        let guard = self.ask_watch(client, tag, bytes);
         let count = 1 + self.random.skewed(4) as u32;
         let spoilt = self.random.chance(100);
         let exec = self.history.requests.len() as u32 + 1 + count + u32::from(spoilt);
@@ -37,6 +38,39 @@ impl World {
         assert_eq!(id, exec);
         self.history.set_keys(id, keys.into_iter().collect());
         self.history.transactions.insert(id, steps);
+        if let Some(guard) = guard {
+            self.history.guards.insert(id, guard);
+        }
+    }
+
+    /// Now and then a WATCH, and now and then an UNWATCH behind it. What EXEC will be guarded by.
+    fn ask_watch(
+        &mut self,
+        client: usize,
+        tag: usize,
+        bytes: &mut Vec<u8>,
+    ) -> Option<(u32, Vec<u8>)> {
+        if !self.random.chance(350) {
+            return None;
+        }
+        let key = self.key(client, tag, 'k');
+        let watch = self.history.requests.len() as u32;
+        let mark = format!("{{t{tag}}}!{watch}").into_bytes();
+        let words = [b"WATCH".to_vec(), key.clone(), mark.clone()];
+        let id = self.queue(client, Kind::Watch, &words, bytes);
+        self.history.set_keys(id, vec![key.clone(), mark]);
+        if self.random.chance(100) {
+            self.queue(client, Kind::Queued, &[b"UNWATCH".to_vec()], bytes);
+            return None;
+        }
+        if self.random.chance(200) {
+            // Its own write counts as well.
+            let id = self.open(client, Kind::Append);
+            let words = [b"append".to_vec(), key.clone(), item(&key, id, 0)];
+            self.history.set_keys(id, vec![key.clone()]);
+            self.put(client, id, encode_words(&words), bytes, true);
+        }
+        Some((watch, key))
     }
 
     fn queue(&mut self, client: usize, kind: Kind, words: &[Vec<u8>], bytes: &mut Vec<u8>) -> u32 {
@@ -129,7 +163,7 @@ impl Cluster {
     fn exec(
         &mut self,
         node: usize,
-        login: &Login,
+        login: &mut Login,
         queue: Queue,
         mood: Mood,
         now_us: u64,
@@ -147,6 +181,11 @@ impl Cluster {
         } else {
             writes.and_then(|name| self.refusal_of(node, name, &keys, queue.asking, mood, now_us))
         };
+        let changed = self.guard_fails(node, login);
+        if refusal.is_none() && changed {
+            answer.reply = if login.resp3 { b"_\r\n".to_vec() } else { b"*-1\r\n".to_vec() };
+            return answer;
+        }
         if let Some(line) = refusal {
             answer.refused = id.zip(keys.first().map(|key| slot_of(key)));
             answer.reply = line;

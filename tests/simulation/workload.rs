@@ -148,12 +148,27 @@ impl World {
         if this.left == 0 && this.outstanding.is_empty() && (this.leaving || this.leaves) {
             return self.leave(client, false);
         }
+        if self.is_fed_up(client) {
+            let broken = self.random.chance(300);
+            return self.leave(client, broken);
+        }
         if !self.clients[client].is_over() {
             let idle = this_is_idle(&self.clients[client]);
             let think = if idle { 50_000 } else { self.parameters.think_us + 500 };
             let at = self.now_us + 1 + self.random.below(think);
             self.at(at, Event::Client { client });
         }
+    }
+
+    /// Whether it leaves while it waits to be given an element. Others will push some.
+    fn is_fed_up(&mut self, client: usize) -> bool {
+        let Some(&id) = self.clients[client].outstanding.front() else { return false };
+        let request = &self.history.requests[id as usize];
+        if request.kind != Kind::BlPop || !self.clients[client].leaves || !self.random.chance(150) {
+            return false;
+        }
+        self.abandoned.push(request.keys[0].clone());
+        true
     }
 
     fn ask_burst(&mut self, client: usize, room: u64) {
@@ -200,6 +215,7 @@ impl World {
         this.gone = true;
         for id in this.outstanding.drain(..) {
             self.history.requests[id as usize].outcome = Outcome::Left;
+            self.history.requests[id as usize].left_us = Some(self.now_us);
         }
         this.received = Vec::new();
         let (socket, finished) = (this.socket, this.finished);
@@ -408,6 +424,10 @@ impl World {
         if kind == Kind::Exec {
             return self.ask_transaction(client, bytes);
         }
+        if kind == Kind::BlPop && self.clients[client].half_closes {
+            // What blocks ends with the client's side.
+            kind = Kind::Ping;
+        }
         let walk = if kind == Kind::Scan { self.walk_words(client) } else { None };
         if kind == Kind::Scan && walk.is_none() {
             kind = Kind::Ping;
@@ -476,6 +496,8 @@ impl World {
             (Kind::Unknown, 1),
             (Kind::CrossSlot, 1),
             (Kind::Exec, 6),
+            (Kind::Push, 6),
+            (Kind::BlPop, 4),
             (Kind::ScriptLoad, 1),
             (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
             (Kind::ReplyOn, 1),
@@ -546,6 +568,7 @@ impl World {
             }
             Kind::MGet | Kind::Del | Kind::Exists | Kind::MSet => self.many_keys(client, id, kind),
             Kind::Scan => Vec::new(),
+            Kind::Push | Kind::BlPop => self.list_words(client, id, kind, tag),
             Kind::DbSize => vec![word("DBSIZE")],
             Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), id.to_string().into_bytes()],
             Kind::Reset => vec![word("RESET")],
@@ -569,7 +592,34 @@ impl World {
             Kind::Unknown => vec![format!("nope{id}").into_bytes(), word("x")],
             Kind::Quit => vec![word("QUIT")],
             Kind::ReplySkip | Kind::BadProtocol => Vec::new(),
-            Kind::Queued | Kind::Exec | Kind::ExecAbort => Vec::new(),
+            Kind::Queued | Kind::Exec | Kind::ExecAbort | Kind::Watch => Vec::new(),
+        }
+    }
+
+    fn list_words(&mut self, client: usize, id: u32, kind: Kind, tag: usize) -> Vec<Vec<u8>> {
+        let word = |text: &str| text.as_bytes().to_vec();
+        if kind == Kind::Push {
+            let key = match self.abandoned.pop() {
+                Some(key) => key,
+                None => self.list(client, tag),
+            };
+            let words = vec![word("RPUSH"), key.clone(), item(&key, id, 0)];
+            return self.with_keys(id, words, vec![key]);
+        }
+        let key = self.list(client, tag);
+        let mark = format!("{{t{tag}}}!{id}").into_bytes();
+        // At the end there is an end to patience, too.
+        let most = if self.settled_us.is_some() { 1 } else { 4 };
+        let seconds = ["0.05", "0.3", "1", "2.5"][self.random.index(most)];
+        let words = vec![word("BLPOP"), key.clone(), mark.clone(), word(seconds)];
+        self.with_keys(id, words, vec![key, mark])
+    }
+
+    /// A list, mostly one that all share.
+    fn list(&mut self, client: usize, tag: usize) -> Vec<u8> {
+        match self.random.chance(600) {
+            true => format!("{{t{tag}}}sl{}", self.random.below(self.parameters.keys)).into_bytes(),
+            false => self.key(client, tag, 'l'),
         }
     }
 

@@ -33,6 +33,7 @@ pub enum Event {
     LinkEnd { link: usize },
     Serve { link: usize },
     HangUp { link: usize },
+    Look { link: usize },
     Bus { node: usize, channel: Vec<u8>, number: usize },
     Sent { socket: Socket, ok: bool },
     Connected { socket: Socket, ok: bool },
@@ -72,6 +73,8 @@ pub struct World {
     /// Since when nothing may fail any more.
     pub settled_us: Option<u64>,
     pub migrations: Migrations,
+    /// Lists that somebody waited for and left.
+    pub abandoned: Vec<Vec<u8>>,
     /// The slots of all keys.
     pub slots: Vec<u16>,
     pub turns: u64,
@@ -111,6 +114,9 @@ impl World {
         cluster.slotted = parameters.slotted;
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
+        let mut history = History::new();
+        let hiccups_us = if parameters.hiccups > 0 { 4_000 * parameters.hiccup_ms } else { 0 };
+        history.slack_us = 20_000 + 8 * (parameters.delay_us + parameters.turn_us) + hiccups_us;
         World {
             plant,
             random,
@@ -125,7 +131,7 @@ impl World {
             clients: Vec::new(),
             cluster,
             topology: TopologyThread::default(),
-            history: History::new(),
+            history,
             messages: Messages::default(),
             aborts: Vec::new(),
             named: BTreeSet::new(),
@@ -136,6 +142,7 @@ impl World {
             stuck_until: 0,
             settled_us: None,
             migrations: Migrations::new(),
+            abandoned: Vec::new(),
             slots,
             turns: 0,
             events: 0,
@@ -204,6 +211,7 @@ impl World {
             Event::ToLink { link, bytes } => self.link_gets(link, bytes),
             Event::LinkEnd { link } => self.link_sees_end(link),
             Event::Serve { link } => self.serve(link),
+            Event::Look { link } => self.look_after(link),
             Event::HangUp { link } => self.hang_up(link, false),
             Event::Bus { node, channel, number } => self.bus(node, channel, number),
             Event::Sent { socket, ok } => self.send_ended(socket, ok),

@@ -73,6 +73,14 @@ pub fn syntax(out: &mut Vec<u8>) {
     fixed(out, "ERR syntax error");
 }
 
+pub fn timeout_not_integer(out: &mut Vec<u8>) {
+    fixed(out, "ERR timeout is not an integer or out of range");
+}
+
+pub fn timeout_negative(out: &mut Vec<u8>) {
+    fixed(out, "ERR timeout is negative");
+}
+
 pub fn not_integer(out: &mut Vec<u8>) {
     fixed(out, "ERR value is not an integer or out of range");
 }
