@@ -34,6 +34,9 @@ const RECOVERY_US: u64 = 6_000_000;
 /// Within this time a message has arrived.
 const TRAVEL_US: u64 = 3_000_000;
 
+/// No message: time to look at those that wait.
+const DRAIN: usize = usize::MAX;
+
 #[derive(Debug)]
 enum Ask {
     Other,
@@ -44,6 +47,7 @@ enum Ask {
 
 #[derive(Debug)]
 struct Subscription {
+    asked_us: u64,
     since_us: u64,
     /// When it asked to end it.
     until_us: u64,
@@ -83,6 +87,8 @@ pub struct Messages {
     shard_faults: Vec<u64>,
     /// The last arrival over the bus from one node to another.
     bus_us: BTreeMap<(usize, usize), u64>,
+    /// What has come to a node that does not look at it yet.
+    queues: BTreeMap<usize, VecDeque<(Vec<u8>, usize)>>,
     pub heard: u64,
     pub judged: u64,
 }
@@ -157,14 +163,24 @@ impl World {
         b":1\r\n".to_vec()
     }
 
-    /// A message has come over the bus.
+    /// A message has come over the bus, or a node goes on with those that have (`DRAIN`).
     pub fn bus(&mut self, node: usize, channel: Vec<u8>, number: usize) {
         let stalled = self.cluster.nodes[node].stalled_until;
-        if stalled > self.now_us {
-            return self.at(stalled, Event::Bus { node, channel, number });
+        let queue = self.messages.queues.entry(node).or_default();
+        let waits = !queue.is_empty();
+        if number != DRAIN {
+            queue.push_back((channel, number));
+            if waits {
+                return;
+            }
         }
-        if self.cluster.nodes[node].alive {
-            self.arrive_at(node, false, channel, number);
+        if stalled > self.now_us {
+            return self.at(stalled, Event::Bus { node, channel: Vec::new(), number: DRAIN });
+        }
+        for (channel, number) in self.messages.queues.remove(&node).unwrap_or_default() {
+            if self.cluster.nodes[node].alive {
+                self.arrive_at(node, false, channel, number);
+            }
         }
     }
 
@@ -381,9 +397,12 @@ impl World {
             Ask::Join(topic) => {
                 let new = ear.joined.insert(topic.clone());
                 if new {
-                    let (since_us, until_us) = (self.now_us, u64::MAX);
-                    let topic = topic.clone();
-                    ear.subscriptions.push(Subscription { since_us, until_us, topic });
+                    ear.subscriptions.push(Subscription {
+                        asked_us: ear.asked_us,
+                        since_us: self.now_us,
+                        until_us: u64::MAX,
+                        topic: topic.clone(),
+                    });
                 }
                 ear.check(VERBS[topic.0].0, &topic, &verb, &words, number)
             }
@@ -465,7 +484,7 @@ impl World {
                 } else {
                     message.channel == *name
                 };
-            let from = message.issued_us.saturating_sub(RECOVERY_US).max(of.since_us);
+            let from = message.issued_us.saturating_sub(RECOVERY_US).max(of.asked_us);
             let to = ran_us + TRAVEL_US;
             let in_time = of.since_us < message.issued_us && to < of.until_us && to < self.now_us;
             if !fits || !in_time || over || !self.is_calm(*kind == 2, from, to) {
