@@ -95,6 +95,7 @@ pub struct Client {
     pub socket: Socket,
     pub head: u32,
     pub tail: u32,
+    /// Requests in its order, and parts of those that were cut.
     pub in_flight: u32,
     /// Requests that do not simply wait in the backend that the map names: held, waiting,
     /// redirected, fenced. While there is one, later requests look at their elders.

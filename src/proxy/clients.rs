@@ -36,8 +36,7 @@ impl Proxy {
         self.reply_local(c, out, self.clients[c].session.wants_reply());
         for index in meant {
             if index == c {
-                self.clients[c].phase = Phase::Last;
-                self.after_progress(c);
+                self.hear_no_more(c);
             } else {
                 self.close_client(index);
             }

@@ -116,7 +116,10 @@ impl Proxy {
     /// A piece of an answer to the handshake.
     pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
         let backend = &mut self.backends[b as usize];
-        let refused = piece.first() == Some(&b'-') && !piece.starts_with(b"-LOADING");
+        let kind = backend.scanner.frame_type();
+        let expected = if backend.version == Version::Resp3 { b'%' } else { b'+' };
+        let loads = kind == b'-' && piece.starts_with(b"-LOADING");
+        let refused = kind != expected && !loads;
         if backend.phase != Phase::Handshake || backend.handshake_left == 0 || refused {
             if refused {
                 let said = piece.split(|&byte| byte == b'\r').next().unwrap_or_default();

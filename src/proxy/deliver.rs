@@ -13,6 +13,7 @@ use super::client;
 use super::connect::Why;
 use super::request::{Marks, State};
 use super::types::NONE;
+use crate::limits;
 use crate::resp::reply::{ErrorKind, Scanned, classify_error};
 
 /// So many bytes of an unfinished reply are sent although its end is not here.
@@ -39,10 +40,6 @@ impl Proxy {
                 Err(_) => return self.lose_backend(b, Why::Surprise),
             };
             at += piece.len();
-            if backend.phase != Phase::Ready {
-                self.handle_handshake(b, piece, ended);
-                continue;
-            }
             if (started && piece.first() == Some(&b'>')) || backend.skipping {
                 // A push is nobody's reply.
                 backend.skipping = !ended;
@@ -51,7 +48,13 @@ impl Proxy {
                 }
                 continue;
             }
-            let Some(r) = backend.head() else {
+            if backend.phase != Phase::Ready {
+                self.handle_handshake(b, piece, ended);
+                continue;
+            }
+            // What was not sent yet cannot be answered: this frame is somebody else's.
+            let asked = |&r: &u32| !backend.is_unwritten(self.requests[r].start);
+            let Some(r) = backend.head().filter(asked) else {
                 return self.lose_backend(b, Why::Surprise);
             };
             if started && ended && backend.lane == Lane::Shared {
@@ -88,11 +91,17 @@ impl Proxy {
         if streams {
             return self.stream(b, r, piece, started, ended);
         }
-        if !orphan {
+        let (client, is_ours) = (entry.client, entry.marks.has(Marks::INTERNAL));
+        if client != NONE || (fenced && is_ours) {
             self.requests[r].reply.extend_from_slice(piece);
         }
-        if is_error && self.requests[r].reply.len() > ERROR_LINE_MAX {
+        let kept = self.requests[r].reply.len();
+        if (is_error || is_ours) && kept > ERROR_LINE_MAX {
             return self.lose_backend(b, Why::Surprise);
+        }
+        if client != NONE && kept > self.reply_bytes_max() {
+            self.close_client_over_limit(client);
+            self.requests[r].reply = Vec::new();
         }
         if !ended {
             return;
@@ -124,7 +133,10 @@ impl Proxy {
     /// Passes a piece of the head's reply on to its client's output.
     fn stream(&mut self, b: u32, r: u32, piece: &[u8], started: bool, ended: bool) {
         let c = self.requests[r].client;
-        if c != NONE && started && self.is_over_limit(c) {
+        if c != NONE
+            && (started && self.is_over_limit(c)
+                || self.clients[c].output.pending() > self.reply_bytes_max())
+        {
             self.close_client_over_limit(c);
         }
         let c = self.requests[r].client;
@@ -249,6 +261,11 @@ impl Proxy {
         let mut out = Vec::new();
         write(&mut out);
         self.complete(r, &out);
+    }
+
+    /// Bytes of one reply that are kept for one client: over its limit by the largest value.
+    pub(super) fn reply_bytes_max(&self) -> usize {
+        self.settings.client_output_limit.saturating_add(limits::REQUEST_BULK_MAX as usize)
     }
 
     fn is_over_limit(&self, c: u32) -> bool {

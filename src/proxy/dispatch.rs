@@ -3,7 +3,6 @@
 //! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
 //! its backend (`launch`), requests of several parts (`fanout`).
 
-use super::client::Phase;
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
 use super::session::ReplyMode;
@@ -250,8 +249,7 @@ impl Proxy {
             }
             Answer::Close => {
                 self.reply_local(c, &out, !silent);
-                self.clients[c].phase = Phase::Last;
-                self.after_progress(c);
+                self.hear_no_more(c);
             }
             Answer::AnyNode => {
                 self.scratch = out;

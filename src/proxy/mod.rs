@@ -355,10 +355,19 @@ impl Proxy {
         }
     }
 
+    /// Nothing further is run for the client, unless it has been closed meanwhile: its own reply
+    /// may have been over a limit.
+    fn hear_no_more(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if client.phase == Phase::Open {
+            client.phase = Phase::Last;
+        }
+        self.after_progress(c);
+    }
+
     /// What a client asked for before it shut its side is still answered.
     fn take_no_more(&mut self, c: u32) {
-        self.clients[c].phase = Phase::Last;
-        self.after_progress(c);
+        self.hear_no_more(c);
         if self.clients[c].is_done() {
             self.close_client(c);
         }

@@ -72,7 +72,7 @@ impl Proxy {
         });
         let answers: Vec<Answer> = answers.collect();
         let made_sense = !self.splits[s].error.is_empty() || walk.hear(&answers).is_some();
-        parts.iter().for_each(|&part| self.requests.close(part));
+        self.close_parts(s, &parts);
         if !made_sense {
             errors::bad_reply(&mut self.splits[s].error);
         }

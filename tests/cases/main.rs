@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bench;
+mod breaking;
 mod fakes;
 mod faults;
 mod fence;

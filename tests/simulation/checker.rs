@@ -181,7 +181,9 @@ impl History {
         }
         let earlier = request.issued_tick.saturating_sub(200);
         let moves = request.keys.iter().map(|key| self.moves_since(slot_of(key), earlier)).max();
-        let moves = moves.unwrap_or(0);
+        // Without a key of its own it may have been led by any slot.
+        let moves = moves
+            .unwrap_or_else(|| self.moves.iter().rev().take_while(|of| of.1 >= earlier).count());
         if (text.starts_with("ERR too many redirects") || text.starts_with("TRYAGAIN"))
             && moves >= 2
         {

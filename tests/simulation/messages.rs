@@ -42,7 +42,7 @@ enum Ask {
     Other,
     Join(Topic),
     Leave(Topic),
-    Publish,
+    Publish(usize),
 }
 
 #[derive(Debug)]
@@ -77,6 +77,8 @@ struct Publication {
     issued_us: u64,
     ran_us: Option<u64>,
     ran_at: usize,
+    /// Its publisher was told an error: it may run late, if it does.
+    doubtful: bool,
 }
 
 #[derive(Default)]
@@ -320,10 +322,11 @@ impl World {
         for _ in 0..=self.random.skewed(4) {
             let shard = self.random.chance(300);
             let channel = self.channel(shard);
-            let number = self.messages.published.len().to_string();
+            let place = self.messages.published.len();
+            let number = place.to_string();
             let verb: &[u8] = if shard { b"SPUBLISH" } else { b"publish" };
             bytes.extend(encode(&[verb, &channel, number.as_bytes()]));
-            ear.pending.push_back(Ask::Publish);
+            ear.pending.push_back(Ask::Publish(place));
             self.messages.published.push(Publication {
                 channel,
                 shard,
@@ -331,6 +334,7 @@ impl World {
                 issued_us: self.now_us,
                 ran_us: None,
                 ran_at: 0,
+                doubtful: false,
             });
         }
     }
@@ -393,7 +397,7 @@ impl World {
         let number = value.as_array().and_then(|of| of.get(2)).and_then(Value::as_integer);
         match ask {
             Ask::Other => Ok(()),
-            Ask::Publish => value.as_integer().map(drop).ok_or("no count of receivers".into()),
+            Ask::Publish(_) => value.as_integer().map(drop).ok_or("no count of receivers".into()),
             Ask::Join(topic) => {
                 let new = ear.joined.insert(topic.clone());
                 if new {
@@ -422,7 +426,10 @@ impl World {
                 ear.pending.clear();
                 if calm { Err("needless in a calm run".into()) } else { Ok(()) }
             }
-            Ask::Publish => Ok(()),
+            Ask::Publish(number) => {
+                self.messages.published[number].doubtful = true;
+                Ok(())
+            }
             Ask::Other | Ask::Leave(_) => Err("an error to what cannot fail".into()),
         }
     }
@@ -470,7 +477,7 @@ impl World {
             let first = faults.partition_point(|&at| at < from_us);
             faults.get(first).is_none_or(|&at| at > to_us)
         };
-        none(&self.messages.faults) && !(shard && !none(&self.messages.shard_faults))
+        none(&self.messages.faults) && (!shard || none(&self.messages.shard_faults))
     }
 
     fn judge_subscription(&mut self, client: usize, ear: &Ear, of: &Subscription, over: bool) {
@@ -510,6 +517,9 @@ impl World {
         let mut last: BTreeMap<(Topic, &[u8], usize, usize), usize> = BTreeMap::new();
         for (topic, number, at) in &ear.heard {
             let message = &self.messages.published[*number];
+            if message.doubtful {
+                continue;
+            }
             let key =
                 (topic.clone(), message.channel.as_slice(), message.publisher, message.ran_at);
             if let Some(before) = last.insert(key, *number)

@@ -69,9 +69,9 @@ pub struct Client {
     half_closes: bool,
     /// Waits until all it asked is answered, then leaves.
     leaving: bool,
+    pub walk: Option<Walk>,
     /// It listens or publishes, and does nothing else.
     pub ear: Option<Box<Ear>>,
-    pub walk: Option<Walk>,
 }
 
 /// Bytes that a client's kernel takes while the client does not read.
