@@ -71,6 +71,10 @@ pub const UNCONFIRMED_MAX: usize = 64;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Milliseconds for which a subscription that its node has lost is set up anew; then its clients
+/// are closed, so that they know.
+pub const DEAF_MS_MAX: u64 = 10_000;
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 
