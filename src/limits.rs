@@ -75,6 +75,9 @@ pub const REDIRECTS_MAX: u8 = 5;
 /// are closed, so that they know.
 pub const DEAF_MS_MAX: u64 = 10_000;
 
+/// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
+pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 

@@ -47,8 +47,8 @@ impl Proxy {
         Ran::Yes
     }
 
-    /// Its cursor is routed as a key, `0` too (Valkey 9.1): with a hash tag of its slot in it. A node
-    /// that does not know the command says so itself.
+    /// Its cursor is routed as a key, `0` too (Valkey 9.1): with a hash tag of its slot in it. A
+    /// node that does not know the command says so itself.
     fn run_cluster_scan(&mut self, asked: Asked, args: &Args) -> Ran {
         let slot = slot_of(args.get(1).unwrap_or_default());
         self.launch_single(asked, slot, Source::Borrowed(args.bytes));
@@ -65,7 +65,7 @@ impl Proxy {
             Answer {
                 reply: &entry.reply,
                 node: entry.node,
-                redirected: entry.redirects > 0,
+                redirects: entry.redirects,
                 delayed: entry.waits > 0 || entry.marks.has(Marks::REPEATED),
                 owner: self.map.get(entry.slot),
             }

@@ -59,6 +59,8 @@ pub struct World {
     pub topology: TopologyThread,
     pub history: History,
     pub messages: Messages,
+    /// Ticks at which a migration was given up.
+    pub aborts: Vec<(u16, u64)>,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -125,6 +127,7 @@ impl World {
             topology: TopologyThread::default(),
             history: History::new(),
             messages: Messages::default(),
+            aborts: Vec::new(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,

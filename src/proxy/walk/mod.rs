@@ -1,8 +1,8 @@
-//! SCAN over the whole cluster, one step of it: what nodes are asked, and what the client is told.
+//! SCAN over the whole cluster, one step of it: what nodes are asked, what the client is told.
 //!
-//! Slots are walked in order, **each one whole**: `CLUSTER GETKEYSINSLOT` answers with all keys of a
-//! slot at one moment, and right behind it on the same connection goes a probe, EXISTS of a key of
-//! that slot which nobody has. The probe's answer says whether the node was the slot's only one:
+//! Slots are walked in order, **each one whole**: `CLUSTER GETKEYSINSLOT` answers with all keys of
+//! a slot at one moment, and right behind it on the same connection goes a probe, EXISTS of a key
+//! of that slot which nobody has. The probe's answer says whether the node was the slot's only one:
 //!
 //! ```text
 //! :0           the slot is here and rests                 its keys are all that there are
@@ -20,7 +20,8 @@
 //! are walked and other slots' left out. The cursor then also holds the node's cursor and a
 //! fingerprint of its process (`run_id`): hash seeds differ, so another process means that this
 //! slot, and only it, begins anew. Keys that leave meanwhile are looked for at their new place when
-//! the old one is done (`second`).
+//! the old one is done (`second`). What cannot be seen, in a large slot only: its migration is
+//! given up and begun again between two steps.
 //!
 //! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
 
@@ -32,7 +33,6 @@ mod tests;
 
 use crate::cluster::{SLOTS, slot_of};
 use crate::proxy::local::glob_matches;
-use crate::resp::number::read_integer;
 use crate::resp::reply::{aggregate_header, parse_integer};
 use found::{Found, bulk_text, bulks};
 use wanted::{Cursor, Pieces, Wanted};
@@ -90,8 +90,8 @@ pub struct Answer<'a> {
     pub reply: &'a [u8],
     /// The node that gave it.
     pub node: u16,
-    /// It is not the node that was asked first.
-    pub redirected: bool,
+    /// How often it was sent on to another node.
+    pub redirects: u8,
     /// It had to be asked again: later than the others of its round.
     pub delayed: bool,
     /// Who owns the slot by the map as it is now.
@@ -108,10 +108,10 @@ enum Stage {
     },
     /// How many keys the next slots have.
     Count,
-    /// `at` is leaving for this node: what has arrived there.
-    Target(u16),
-    /// Whether it still is.
-    Confirm(u16),
+    /// `at` is leaving: what has arrived.
+    Target(Move),
+    /// Whether it still is leaving.
+    Confirm(Move),
     /// `at` is large: how, and how large.
     Size,
     /// A piece of a large slot.
@@ -119,12 +119,9 @@ enum Stage {
     /// A large slot was leaving when its node was done: where it goes,
     Seek,
     /// a piece of what is there,
-    Follow(u16),
+    Follow(Move),
     /// and whether it was there.
-    Assure {
-        node: u16,
-        inner: u64,
-    },
+    Assure(Move, u64),
     /// TYPE of the keys found, from this one on.
     Types(usize),
     Done,
@@ -134,8 +131,15 @@ enum Stage {
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Verdict {
     Rests,
-    Leaves(u16),
+    Leaves(Move),
     Unclear,
+}
+
+/// A slot leaves one node for another.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+struct Move {
+    from: u16,
+    to: u16,
 }
 
 /// One SCAN of a client.
@@ -159,8 +163,9 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// From `whole_max` keys on a slot is walked in pieces, `whole_max_old` where the nodes' cursors do
-    /// not name the slot.
+    /// From `whole_max` keys on a slot is walked in pieces, `whole_max_old` where the
+    /// nodes' cursors
+    /// do not name the slot.
     pub fn new(wanted: Wanted, whole_max: u32, whole_max_old: u64) -> Walk {
         let (cursor, only) = (wanted.cursor, wanted.only);
         let at = only.unwrap_or(cursor.slot);
@@ -207,11 +212,11 @@ impl Walk {
             Stage::Count => (self.at..self.at + self.window_here())
                 .flat_map(|slot| [Ask::Count, Ask::Probe].map(|a| ask(slot, At::Owner, a)))
                 .collect(),
-            Stage::Target(node) => vec![there(*node, Ask::Keys(self.whole_max))],
-            Stage::Confirm(_) | Stage::Seek | Stage::Assure { .. } => vec![here(Ask::Probe)],
+            Stage::Target(step) => vec![there(step.to, Ask::Keys(self.whole_max))],
+            Stage::Confirm(_) | Stage::Seek | Stage::Assure(..) => vec![here(Ask::Probe)],
             Stage::Size => vec![here(Ask::Info), here(Ask::Count)],
             Stage::Scan => vec![here(self.scan()), here(Ask::Probe), here(Ask::Info)],
-            Stage::Follow(node) => vec![there(*node, self.scan()), there(*node, Ask::Info)],
+            Stage::Follow(step) => vec![there(step.to, self.scan()), there(step.to, Ask::Info)],
             Stage::Types(from) => (*from..self.found.len().min(from + TYPES_MAX))
                 .map(|key| ask(slot_of(self.found.get(key)), At::Owner, Ask::Type(key)))
                 .collect(),
@@ -227,14 +232,14 @@ impl Walk {
                 self.hear_keys(&slots, then, limit, answers)?
             }
             (Stage::Count, _) => self.hear_counts(answers)?,
-            (Stage::Target(node), [keys]) => self.hear_target(node, keys)?,
-            (Stage::Confirm(node), [probe]) => self.hear_confirmed(node, probe),
+            (Stage::Target(step), [keys]) => self.hear_target(step, keys)?,
+            (Stage::Confirm(step), [probe]) => self.hear_confirmed(step, probe),
             (Stage::Size, [info, count]) => self.hear_size(info, count)?,
             (Stage::Scan, [scan, probe, info]) => self.hear_piece(scan, probe, info)?,
-            (Stage::Seek, [probe]) if probe.delayed => Stage::Seek,
-            (Stage::Seek, [probe]) => Stage::Follow(probe.node),
-            (Stage::Follow(node), [scan, info]) => self.hear_followed(node, scan, info)?,
-            (Stage::Assure { node, inner }, [probe]) => self.hear_assured(node, inner, probe),
+            (Stage::Seek, [probe]) if probe.delayed || probe.redirects > 1 => Stage::Seek,
+            (Stage::Seek, [probe]) => Stage::Follow(Move { from: probe.owner, to: probe.node }),
+            (Stage::Follow(step), [scan, info]) => self.hear_followed(step, scan, info)?,
+            (Stage::Assure(step, inner), [probe]) => self.hear_assured(step, inner, probe),
             (Stage::Types(from), _) => self.hear_types(from, answers)?,
             (Stage::Done, _) => Stage::Done,
             _ => return None,
@@ -289,9 +294,9 @@ impl Walk {
             }
             match judge(keys, probe) {
                 Verdict::Rests => self.take(keys.reply, None)?,
-                Verdict::Leaves(node) => {
+                Verdict::Leaves(step) => {
                     self.take(keys.reply, None)?;
-                    return Some(Stage::Target(node));
+                    return Some(Stage::Target(step));
                 }
                 Verdict::Unclear => return Some(self.again()),
             }
@@ -327,17 +332,17 @@ impl Walk {
         Some(Stage::Take { slots, then, limit: self.whole_max })
     }
 
-    fn hear_target(&mut self, node: u16, keys: &Answer) -> Option<Stage> {
+    fn hear_target(&mut self, step: Move, keys: &Answer) -> Option<Stage> {
         if elements(keys)? >= u64::from(self.whole_max) {
             self.found.truncate(self.mark);
             return Some(self.begin_large());
         }
         self.take(keys.reply, None)?;
-        Some(Stage::Confirm(node))
+        Some(Stage::Confirm(step))
     }
 
-    fn hear_confirmed(&mut self, node: u16, probe: &Answer) -> Stage {
-        if is_at(probe, node) {
+    fn hear_confirmed(&mut self, step: Move, probe: &Answer) -> Stage {
+        if is_on(step, probe) {
             return self.go_on(self.at + 1);
         }
         self.found.truncate(self.mark);
@@ -421,9 +426,9 @@ impl Walk {
         Some(self.piece_done(Pieces { inner, ..pieces }, Stage::Scan))
     }
 
-    fn hear_followed(&mut self, node: u16, scan: &Answer, info: &Answer) -> Option<Stage> {
+    fn hear_followed(&mut self, step: Move, scan: &Answer, info: &Answer) -> Option<Stage> {
         let pieces = self.pieces?;
-        if scan.delayed || info.delayed || scan.node != node || info.node != node {
+        if scan.delayed || info.delayed || scan.node != step.to || info.node != step.to {
             return Some(Stage::Seek);
         }
         let (slotted, print) = wanted::process_of(info.reply)?;
@@ -436,12 +441,12 @@ impl Walk {
         }
         self.pieces = Some(Pieces { print, ..pieces });
         let inner = self.take_piece(scan.reply)?;
-        Some(Stage::Assure { node, inner })
+        Some(Stage::Assure(step, inner))
     }
 
-    fn hear_assured(&mut self, node: u16, inner: u64, probe: &Answer) -> Stage {
+    fn hear_assured(&mut self, step: Move, inner: u64, probe: &Answer) -> Stage {
         match self.pieces {
-            Some(pieces) if is_at(probe, node) => {
+            Some(pieces) if is_on(step, probe) => {
                 self.piece_done(Pieces { inner, ..pieces }, Stage::Seek)
             }
             _ => Stage::Size,
@@ -496,22 +501,21 @@ fn elements(answer: &Answer) -> Option<u64> {
 
 /// Whether the slot was where `data` comes from, by the probe that went right behind.
 fn judge(data: &Answer, probe: &Answer) -> Verdict {
-    if data.redirected || data.delayed || probe.delayed || probe.reply != b":0\r\n" {
+    if data.redirects > 0 || data.delayed || probe.delayed || probe.reply != b":0\r\n" {
         return Verdict::Unclear;
     }
-    match probe.redirected {
-        false if probe.node == data.node => Verdict::Rests,
-        true if data.node == data.owner && probe.node != data.node => Verdict::Leaves(probe.node),
+    match probe.redirects {
+        0 if probe.node == data.node => Verdict::Rests,
+        // By ASK: after MOVED the map would name another.
+        1 if data.node == data.owner && probe.node != data.node => {
+            Verdict::Leaves(Move { from: data.node, to: probe.node })
+        }
         _ => Verdict::Unclear,
     }
 }
 
-/// Whether a slot that was leaving for `node` still is, or has arrived.
-fn is_at(probe: &Answer, node: u16) -> bool {
-    probe.reply == b":0\r\n" && !probe.delayed && probe.node == node
-}
-
-/// An integer option, as the server reads it.
-fn integer(word: &[u8]) -> Option<i64> {
-    read_integer(word)
+/// Whether a slot that was leaving still is, or has arrived.
+fn is_on(step: Move, probe: &Answer) -> bool {
+    let found = probe.reply == b":0\r\n" && !probe.delayed && probe.redirects <= 1;
+    found && probe.node == step.to && (probe.owner == step.from || probe.owner == step.to)
 }

@@ -1,1 +1,137 @@
+use super::wanted::{Refusal, process_of, slot_of_pattern};
+use super::*;
+use crate::command::Args;
+use crate::resp::Span;
 
+fn wanted(line: &str) -> Result<Wanted, Refusal> {
+    let (mut bytes, mut spans) = (Vec::new(), Vec::new());
+    for word in line.split(' ') {
+        let start = bytes.len() as u32;
+        bytes.extend_from_slice(word.as_bytes());
+        spans.push(Span { start, end: bytes.len() as u32 });
+    }
+    Wanted::read(&Args { bytes: &bytes, spans: &spans })
+}
+
+/// Steps through a walk: `nodes` says what slot answers to GETKEYSINSLOT (a reply), and whom the
+/// probe ended at after how many redirects. Returns the reply to the client.
+fn step(line: &str, mut answer: impl FnMut(&Question) -> (String, u16, u8)) -> String {
+    let mut walk = Walk::new(wanted(line).expect("a SCAN"), 100, 100);
+    loop {
+        let questions = walk.questions();
+        if questions.is_empty() {
+            let mut out = Vec::new();
+            walk.write_reply(&mut out);
+            return String::from_utf8_lossy(&out).into_owned();
+        }
+        let replies: Vec<_> = questions.iter().map(&mut answer).collect();
+        let answers = replies.iter().map(|(reply, node, redirects)| Answer {
+            reply: reply.as_bytes(),
+            node: *node,
+            redirects: *redirects,
+            delayed: false,
+            owner: 1,
+        });
+        let answers: Vec<Answer> = answers.collect();
+        walk.hear(&answers).expect("answers that make sense");
+    }
+}
+
+fn cursor_at(slot: u16) -> String {
+    Cursor { slot, pieces: None }.encode().to_string()
+}
+
+#[test]
+fn slot_that_rests_is_taken_whole_and_empty_ones_are_skipped() {
+    let reply = step("SCAN 0 COUNT 2", |question| match (question.ask, question.slot) {
+        (Ask::Keys(_), 3) => ("*2\r\n$1\r\na\r\n$1\r\nb\r\n".into(), 1, 0),
+        (Ask::Keys(_), _) => ("*0\r\n".into(), 1, 0),
+        (Ask::Count, 3) => (":2\r\n".into(), 1, 0),
+        (Ask::Count, _) => (":0\r\n".into(), 1, 0),
+        (_, _) => (":0\r\n".into(), 1, 0),
+    });
+    let cursor = cursor_at(4);
+    let len = cursor.len();
+    let keys = "*2\r\n$1\r\na\r\n$1\r\nb\r\n";
+    assert_eq!(reply, format!("*2\r\n${len}\r\n{cursor}\r\n{keys}"));
+}
+
+#[test]
+fn slot_that_leaves_is_asked_for_at_both_nodes() {
+    let from = cursor_at(16_383);
+    let mut asked = Vec::new();
+    let reply = step(&format!("SCAN {from}"), |question| {
+        asked.push((question.ask, question.at));
+        match (question.ask, question.at) {
+            (Ask::Keys(_), At::Owner) => ("*1\r\n$1\r\na\r\n".into(), 1, 0),
+            (Ask::Keys(_), At::Node(node)) => ("*1\r\n$1\r\nb\r\n".into(), node, 0),
+            // ASK from 1 to 2.
+            _ => (":0\r\n".into(), 2, 1),
+        }
+    });
+    assert_eq!(reply, "*2\r\n$1\r\n0\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    assert_eq!(asked[2], (Ask::Keys(100), At::Node(2)));
+    assert_eq!(asked.len(), 4);
+}
+
+#[test]
+fn slot_that_was_elsewhere_is_asked_for_anew() {
+    let from = cursor_at(16_383);
+    let mut rounds = 0;
+    let reply = step(&format!("SCAN {from}"), |question| match question.ask {
+        Ask::Keys(_) if rounds == 0 => ("*0\r\n".into(), 2, 0),
+        Ask::Keys(_) => ("*1\r\n$1\r\na\r\n".into(), 1, 0),
+        // MOVED from 2 to 1.
+        _ => {
+            rounds += 1;
+            (":0\r\n".into(), 1, u8::from(rounds == 1))
+        }
+    });
+    assert_eq!(reply, "*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n");
+}
+
+#[test]
+fn cursor_comes_back_as_it_was_and_fits_an_i64() {
+    let pieces =
+        Pieces { slotted: true, second: true, moved: true, print: 1023, inner: (1 << 34) - 1 };
+    for pieces in [None, Some(Pieces::default()), Some(pieces)] {
+        let cursor = Cursor { slot: 16_383, pieces };
+        assert_eq!(Cursor::decode(cursor.encode()), cursor);
+        assert!(i64::try_from(cursor.encode()).is_ok());
+    }
+    let first = Cursor { slot: 0, pieces: None };
+    assert_ne!(first.encode(), 0, "0 is the end");
+    assert_eq!(Cursor::decode(0), first);
+}
+
+#[test]
+fn options_are_read_as_the_server_reads_them() {
+    for (line, refusal) in [
+        ("SCAN x", Refusal::Cursor),
+        ("SCAN -1", Refusal::Cursor),
+        ("SCAN 0 COUNT", Refusal::Syntax),
+        ("SCAN 0 COUNT -1", Refusal::Syntax),
+        ("SCAN 0 COUNT x", Refusal::Integer),
+        ("SCAN 0 FOO 1", Refusal::Syntax),
+    ] {
+        assert_eq!(wanted(line), Err(refusal), "{line}");
+    }
+    let all = wanted("SCAN 0 match {a}* count 5 type hash").expect("a SCAN");
+    assert_eq!((all.only, all.count), (Some(slot_of(b"a")), 5));
+    assert_eq!(wanted("SCAN 0 MATCH *").map(|wanted| wanted.pattern), Ok(None));
+    assert_eq!(slot_of_pattern(b"{a*}x"), None);
+    assert_eq!(slot_of_pattern(b"*{a}"), None);
+    assert_eq!(slot_of_pattern(b"{a}"), Some(slot_of(b"a")));
+}
+
+#[test]
+fn process_is_known_by_its_version_and_run() {
+    let info = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let of = |text: &str| process_of(info(text).as_bytes());
+    assert_eq!(of("redis_version:7.0.15\r\nrun_id:aa").map(|is| is.0), Some(false));
+    assert_eq!(of("redis_version:7.4.1\r\nrun_id:aa").map(|is| is.0), Some(true));
+    let valkey = "redis_version:7.2.4\r\nvalkey_version:8.0.1\r\nrun_id:ab";
+    assert_eq!(of(valkey).map(|is| is.0), Some(true));
+    assert_ne!(of(valkey).map(|is| is.1), of("redis_version:8.0\r\nrun_id:aa").map(|is| is.1));
+    assert_eq!(of("no such fields"), None);
+}

@@ -9,9 +9,10 @@
 //! Not here: the walk.
 
 use super::found::bulk_text;
-use super::{Ask, Question, integer};
+use super::{Ask, Question};
 use crate::cluster::{SLOTS, hash_tag, slot_of, tag_of_slot};
 use crate::command::Args;
+use crate::resp::number::read_integer;
 use crate::resp::request::{write_request_bulk, write_request_header};
 
 const BEGUN: u64 = 1 << 14;
@@ -111,7 +112,7 @@ impl Wanted {
                     wanted.only = slot_of_pattern(value);
                 }
                 b"COUNT" => {
-                    let count = integer(value).ok_or(Refusal::Integer)?;
+                    let count = read_integer(value).ok_or(Refusal::Integer)?;
                     let count = u64::try_from(count).ok().filter(|&count| count > 0);
                     wanted.count = count.ok_or(Refusal::Syntax)?;
                 }
