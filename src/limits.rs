@@ -71,6 +71,10 @@ pub const UNCONFIRMED_MAX: usize = 64;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Milliseconds for which a subscription that its node has lost is set up anew; then its clients
+/// are closed, so that they know.
+pub const DEAF_MS_MAX: u64 = 10_000;
+
 /// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
 pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
 

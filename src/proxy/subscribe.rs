@@ -16,10 +16,8 @@ use super::types::NO_SLOT;
 use super::{Action, Note, Proxy};
 use crate::cluster::slot_of;
 use crate::command::{Args, Command};
+use crate::limits::DEAF_MS_MAX;
 use crate::resp::{Version, write};
-
-/// A topic that no node confirms for so long: its clients are closed, so that they know.
-const DEAF_MAX_MS: u64 = 10_000;
 
 impl Proxy {
     pub(super) fn run_pubsub(&mut self, asked: Asked, args: &Args) -> Ran {
@@ -267,7 +265,7 @@ impl Proxy {
     /// Topics that have been deaf for too long, requests that have waited for too long.
     pub(super) fn check_deafness(&mut self) {
         let now = self.now.ms;
-        let budget = self.settings.request_timeout_ms.min(DEAF_MAX_MS);
+        let budget = self.settings.request_timeout_ms.min(DEAF_MS_MAX);
         let joins = self.topics.joins.iter();
         let late = joins.filter(|(_, join)| now.saturating_sub(join.since_ms) >= budget);
         let late: Vec<u32> = late.map(|(&r, _)| r).collect();
@@ -277,7 +275,7 @@ impl Proxy {
         }
         let is_deaf = |&&t: &&u32| {
             let topic = &self.topics[t];
-            !topic.whole && now.saturating_sub(topic.deaf_since_ms) >= DEAF_MAX_MS
+            !topic.whole && now.saturating_sub(topic.deaf_since_ms) >= DEAF_MS_MAX
         };
         let deaf: Vec<u32> = self.topics.unsettled.iter().filter(is_deaf).copied().collect();
         for t in deaf {

@@ -1,6 +1,6 @@
 // ioredis through the proxy. Argument: port. NODE_MODULES says where the package is.
 import { createRequire } from 'node:module';
-import { check, checkRejects, plain, port, run } from './node_common.mjs';
+import { check, checkRejects, inbox, plain, port, run } from './node_common.mjs';
 
 const module = createRequire(`${process.env.NODE_MODULES}/`)('ioredis');
 const Redis = module.Redis ?? module.default ?? module;
@@ -58,6 +58,23 @@ async function errors(client) {
   check('after errors', await client.ping(), 'PONG');
 }
 
+async function messages(client, options) {
+  const subscriber = new Redis({ port, host: '127.0.0.1', retryStrategy: null, ...options });
+  const [plain, patterns] = [inbox(), inbox()];
+  subscriber.on('message', plain.put);
+  subscriber.on('pmessage', patterns.put);
+  check('subscribe', await subscriber.subscribe('io:ch:1', 'io:ch:2'), 2);
+  check('psubscribe', await subscriber.psubscribe('io:ch:*'), 3);
+  check('publish', (await client.publish('io:ch:2', 'hello')) >= 1, true);
+  check('message', await plain.next(), ['io:ch:2', 'hello']);
+  check('pmessage', await patterns.next(), ['io:ch:*', 'io:ch:2', 'hello']);
+  check('unsubscribe', await subscriber.unsubscribe('io:ch:1'), 2);
+  check('unsubscribe last', await subscriber.unsubscribe('io:ch:2'), 1);
+  check('punsubscribe', await subscriber.punsubscribe(), 0);
+  check('after it', await subscriber.get('io:absent'), null);
+  subscriber.disconnect();
+}
+
 async function one(options) {
   const client = new Redis({ port, host: '127.0.0.1', retryStrategy: null, lazyConnect: true, ...options });
   await client.connect();
@@ -65,6 +82,7 @@ async function one(options) {
   await commands(client);
   await pipelines(client);
   await errors(client);
+  await messages(client, options);
   check('quit', await client.quit(), 'OK');
 }
 

@@ -19,6 +19,20 @@ export async function checkRejects(what, promise, pattern) {
   }, what);
 }
 
+// What a listener is called with, one after the other; rejects when nothing comes.
+export function inbox() {
+  const came = [];
+  const waiting = [];
+  return {
+    put: (...words) => (waiting.length > 0 ? waiting.shift()(words) : came.push(words)),
+    next: () => new Promise((resolve, reject) => {
+      if (came.length > 0) return resolve(came.shift());
+      waiting.push(resolve);
+      return setTimeout(() => reject(new Error('no message came')), 10_000).unref();
+    }),
+  };
+}
+
 // Ends the process with the outcome; never hangs.
 export function run(name, steps) {
   const timer = setTimeout(() => {

@@ -1,6 +1,6 @@
 // node-redis through the proxy. Argument: port. NODE_MODULES says where the package is.
 import { createRequire } from 'node:module';
-import { check, checkRejects, plain, port, run } from './node_common.mjs';
+import { check, checkRejects, inbox, plain, port, run } from './node_common.mjs';
 
 const { createClient } = createRequire(`${process.env.NODE_MODULES}/`)('redis');
 
@@ -56,6 +56,26 @@ async function errors(client) {
   check('after errors', await client.ping(), 'PONG');
 }
 
+async function messages(client) {
+  const subscriber = client.duplicate();
+  await subscriber.connect();
+  const [plain, patterns, shards] = [inbox(), inbox(), inbox()];
+  await subscriber.subscribe(['nr:ch:1', 'nr:ch:2'], plain.put);
+  await subscriber.pSubscribe('nr:ch:*', patterns.put);
+  await subscriber.sSubscribe('nr:shard', shards.put);
+  check('publish', (await client.publish('nr:ch:2', 'hello')) >= 1, true);
+  check('message', await plain.next(), ['hello', 'nr:ch:2']);
+  check('pmessage', await patterns.next(), ['hello', 'nr:ch:2']);
+  await client.sPublish('nr:shard', 's');
+  check('smessage', await shards.next(), ['s', 'nr:shard']);
+  check('ping', (await subscriber.ping()).toUpperCase(), 'PONG');
+  await subscriber.unsubscribe();
+  await subscriber.pUnsubscribe();
+  await subscriber.sUnsubscribe();
+  check('after it', await subscriber.get('nr:absent'), null);
+  await subscriber.close();
+}
+
 async function one(options) {
   const client = createClient({ socket: { port, host: '127.0.0.1', reconnectStrategy: false }, ...options });
   client.on('error', (error) => { throw error; });
@@ -64,6 +84,7 @@ async function one(options) {
   await commands(client);
   await pipelines(client);
   await errors(client);
+  await messages(client);
   await client.close();
 }
 

@@ -181,6 +181,41 @@ def blocking(r):
     check("ping after", r.ping(), True)
 
 
+def next_message(p):
+    for _ in range(100):
+        message = p.get_message(timeout=0.1)
+        if message is not None:
+            return message["type"], message["channel"], message["data"]
+    raise AssertionError("no message came")
+
+
+def messages(r):
+    p = r.pubsub()
+    p.subscribe("py:ch:1", "py:ch:2")
+    check("subscribe", next_message(p), ("subscribe", "py:ch:1", 1))
+    check("subscribe", next_message(p), ("subscribe", "py:ch:2", 2))
+    p.psubscribe("py:ch:*")
+    check("psubscribe", next_message(p), ("psubscribe", "py:ch:*", 3))
+    check("publish", r.publish("py:ch:2", "hello") >= 1, True)
+    got = sorted([next_message(p), next_message(p)])
+    check("messages", got, [("message", "py:ch:2", "hello"), ("pmessage", "py:ch:2", "hello")])
+    check("pubsub_channels", sorted(r.pubsub_channels("py:ch:*")), ["py:ch:1", "py:ch:2"])
+    check("pubsub_numsub", [count for _, count in r.pubsub_numsub("py:ch:1", "py:ch:3")], [1, 0])
+    check("pubsub_numpat", r.pubsub_numpat(), 1)
+    p.unsubscribe("py:ch:1")
+    check("unsubscribe", next_message(p), ("unsubscribe", "py:ch:1", 2))
+    if hasattr(p, "ssubscribe"):
+        p.ssubscribe("py:shard")
+        check("ssubscribe", next_message(p), ("ssubscribe", "py:shard", 1))
+        r.execute_command("SPUBLISH", "py:shard", "s")
+        check("smessage", next_message(p), ("smessage", "py:shard", "s"))
+    p.unsubscribe()
+    p.punsubscribe()
+    check("unsubscribe", next_message(p)[:2], ("unsubscribe", "py:ch:2"))
+    check("punsubscribe", next_message(p)[:2], ("punsubscribe", "py:ch:*"))
+    p.close()
+
+
 def binary():
     r = redis.Redis(port=PORT, decode_responses=False, socket_timeout=20)
     every = bytes(range(256))
@@ -197,7 +232,7 @@ def run_all(**options):
     r = redis.Redis(port=PORT, decode_responses=True, socket_timeout=20, **options)
     r.flushall()
     for step in (connection, strings, across_slots, hashes, lists_and_sets, sorted_sets,
-                 streams_and_scripts, pipelines, errors, transactions, blocking):
+                 streams_and_scripts, pipelines, errors, transactions, blocking, messages):
         try:
             step(r)
         except Exception as error:

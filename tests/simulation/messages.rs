@@ -34,16 +34,20 @@ const RECOVERY_US: u64 = 6_000_000;
 /// Within this time a message has arrived.
 const TRAVEL_US: u64 = 3_000_000;
 
+/// No message: time to look at those that wait.
+const DRAIN: usize = usize::MAX;
+
 #[derive(Debug)]
 enum Ask {
     Other,
     Join(Topic),
     Leave(Topic),
-    Publish,
+    Publish(usize),
 }
 
 #[derive(Debug)]
 struct Subscription {
+    asked_us: u64,
     since_us: u64,
     /// When it asked to end it.
     until_us: u64,
@@ -73,6 +77,8 @@ struct Publication {
     issued_us: u64,
     ran_us: Option<u64>,
     ran_at: usize,
+    /// Its publisher was told an error: it may run late, if it does.
+    doubtful: bool,
 }
 
 #[derive(Default)]
@@ -83,6 +89,8 @@ pub struct Messages {
     shard_faults: Vec<u64>,
     /// The last arrival over the bus from one node to another.
     bus_us: BTreeMap<(usize, usize), u64>,
+    /// What has come to a node that does not look at it yet.
+    queues: BTreeMap<usize, VecDeque<(Vec<u8>, usize)>>,
     pub heard: u64,
     pub judged: u64,
 }
@@ -157,14 +165,24 @@ impl World {
         b":1\r\n".to_vec()
     }
 
-    /// A message has come over the bus.
+    /// A message has come over the bus, or a node goes on with those that have (`DRAIN`).
     pub fn bus(&mut self, node: usize, channel: Vec<u8>, number: usize) {
         let stalled = self.cluster.nodes[node].stalled_until;
-        if stalled > self.now_us {
-            return self.at(stalled, Event::Bus { node, channel, number });
+        let queue = self.messages.queues.entry(node).or_default();
+        let waits = !queue.is_empty();
+        if number != DRAIN {
+            queue.push_back((channel, number));
+            if waits {
+                return;
+            }
         }
-        if self.cluster.nodes[node].alive {
-            self.arrive_at(node, false, channel, number);
+        if stalled > self.now_us {
+            return self.at(stalled, Event::Bus { node, channel: Vec::new(), number: DRAIN });
+        }
+        for (channel, number) in self.messages.queues.remove(&node).unwrap_or_default() {
+            if self.cluster.nodes[node].alive {
+                self.arrive_at(node, false, channel, number);
+            }
         }
     }
 
@@ -304,10 +322,11 @@ impl World {
         for _ in 0..=self.random.skewed(4) {
             let shard = self.random.chance(300);
             let channel = self.channel(shard);
-            let number = self.messages.published.len().to_string();
+            let place = self.messages.published.len();
+            let number = place.to_string();
             let verb: &[u8] = if shard { b"SPUBLISH" } else { b"publish" };
             bytes.extend(encode(&[verb, &channel, number.as_bytes()]));
-            ear.pending.push_back(Ask::Publish);
+            ear.pending.push_back(Ask::Publish(place));
             self.messages.published.push(Publication {
                 channel,
                 shard,
@@ -315,6 +334,7 @@ impl World {
                 issued_us: self.now_us,
                 ran_us: None,
                 ran_at: 0,
+                doubtful: false,
             });
         }
     }
@@ -377,13 +397,16 @@ impl World {
         let number = value.as_array().and_then(|of| of.get(2)).and_then(Value::as_integer);
         match ask {
             Ask::Other => Ok(()),
-            Ask::Publish => value.as_integer().map(drop).ok_or("no count of receivers".into()),
+            Ask::Publish(_) => value.as_integer().map(drop).ok_or("no count of receivers".into()),
             Ask::Join(topic) => {
                 let new = ear.joined.insert(topic.clone());
                 if new {
-                    let (since_us, until_us) = (self.now_us, u64::MAX);
-                    let topic = topic.clone();
-                    ear.subscriptions.push(Subscription { since_us, until_us, topic });
+                    ear.subscriptions.push(Subscription {
+                        asked_us: ear.asked_us,
+                        since_us: self.now_us,
+                        until_us: u64::MAX,
+                        topic: topic.clone(),
+                    });
                 }
                 ear.check(VERBS[topic.0].0, &topic, &verb, &words, number)
             }
@@ -403,7 +426,10 @@ impl World {
                 ear.pending.clear();
                 if calm { Err("needless in a calm run".into()) } else { Ok(()) }
             }
-            Ask::Publish => Ok(()),
+            Ask::Publish(number) => {
+                self.messages.published[number].doubtful = true;
+                Ok(())
+            }
             Ask::Other | Ask::Leave(_) => Err("an error to what cannot fail".into()),
         }
     }
@@ -465,7 +491,7 @@ impl World {
                 } else {
                     message.channel == *name
                 };
-            let from = message.issued_us.saturating_sub(RECOVERY_US).max(of.since_us);
+            let from = message.issued_us.saturating_sub(RECOVERY_US).max(of.asked_us);
             let to = ran_us + TRAVEL_US;
             let in_time = of.since_us < message.issued_us && to < of.until_us && to < self.now_us;
             if !fits || !in_time || over || !self.is_calm(*kind == 2, from, to) {
@@ -491,6 +517,9 @@ impl World {
         let mut last: BTreeMap<(Topic, &[u8], usize, usize), usize> = BTreeMap::new();
         for (topic, number, at) in &ear.heard {
             let message = &self.messages.published[*number];
+            if message.doubtful {
+                continue;
+            }
             let key =
                 (topic.clone(), message.channel.as_slice(), message.publisher, message.ran_at);
             if let Some(before) = last.insert(key, *number)
