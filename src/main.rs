@@ -79,6 +79,7 @@ fn run(config: Config) -> ExitCode {
 /// The main thread's only work: signals, and a look at whether the threads still live.
 fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
     let mut draining = false;
+    let mut patience = Duration::MAX;
     let mut looks = 0_u32;
     loop {
         if let Some(well) = threads.ended() {
@@ -91,13 +92,18 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
             }
             Ok(Some(Signal::Terminate | Signal::Interrupt)) => {
                 log.info(unix_us(), "draining", &[]);
-                threads.drain();
+                patience = threads.drain();
                 draining = true;
             }
             Ok(Some(Signal::Hangup)) => {
                 log.warn(unix_us(), "reload is not supported yet, nothing was changed", &[]);
             }
+            Ok(None) if draining && patience.is_zero() => {
+                log.error(unix_us(), "a thread is stuck, stopping at once", &[]);
+                return ExitCode::from(FAILED);
+            }
             Ok(None) => {
+                patience = patience.saturating_sub(LOOK_EVERY);
                 looks = looks.wrapping_add(1);
                 if looks % LOOKS_PER_SECOND == 0 {
                     log.handle_time(unix_us());

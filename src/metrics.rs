@@ -74,6 +74,11 @@ counters! {
     ErrorsReplied "errors_replied" Counter "Error replies, of nodes and ours.";
     ErrorsCrossSlot "errors_crossslot" Counter "Requests answered with CROSSSLOT.";
     ErrorsNodeProtocol "errors_node_protocol" Counter "Nodes that sent what nobody asked for.";
+    Messages "messages" Counter "Messages given to subscribers.";
+    PubsubClients "pubsub_clients" Gauge "Clients with subscriptions.";
+    PubsubChannels "pubsub_channels" Gauge "Channels that a reactor is subscribed to.";
+    PubsubPatterns "pubsub_patterns" Gauge "Patterns that a reactor is subscribed to.";
+    PubsubShardChannels "pubsub_shard_channels" Gauge "The same for shard channels.";
     SendsToClients "sends_to_clients" Counter "Sends to clients.";
     SendsToNodes "sends_to_nodes" Counter "Sends to nodes.";
     Turns "turns" Counter "Turns of the reactor.";

@@ -23,6 +23,9 @@ use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings,
 /// Updates that wait for one reactor. Maps that find no room are sent again.
 const UPDATES_MAX: usize = 1024;
 
+/// How long after the drain time-out a thread counts as stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(2);
+
 /// What runs.
 pub struct Threads {
     reactors: Vec<JoinHandle<()>>,
@@ -99,14 +102,16 @@ impl Threads {
         Ok(())
     }
 
-    /// Stop accepting, answer what is in flight, close: within the drain time-out.
-    pub fn drain(&mut self) {
+    /// Stop accepting, answer what is in flight, close: within the drain time-out. Returns how long
+    /// that may take; a thread that is still there then is stuck.
+    pub fn drain(&mut self) -> Duration {
         let deadline_ms = self.drain_timeout.as_millis() as u64;
         for (updates, waker) in &self.updates {
             // A reactor that takes no update is not going to drain either; it ends by itself.
             let _ = updates.send_timeout(Update::Drain { deadline_ms }, Duration::from_secs(1));
             waker.wake();
         }
+        self.drain_timeout + STUCK_AFTER
     }
 
     /// Shows what the system says of the process to all reactors, for INFO. Once a second will do.
@@ -200,6 +205,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         client_requests_max: pool.client_requests_max,
         client_output_soft: pool.client_output_soft as usize,
         client_output_limit: pool.client_output_limit as usize,
+        pubsub_output_limit: pool.pubsub_output_limit as usize,
         client_query_limit: pool.client_query_limit as usize,
         client_idle_ms: u64::from(pool.client_idle_timeout_s) * 1000,
         request_timeout_ms: pool.request_timeout_ms,

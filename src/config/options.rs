@@ -253,6 +253,10 @@ options! {
         Limits client_output_limit (client_output_limit): u64 = 256 * MIB,
             Range::Bytes(64 * KIB, 64 * GIB),
             "The same; above it the client is closed. At least the largest reply you expect.";
+        Limits pubsub_output_limit (pubsub_output_limit): u64 = 32 * MIB,
+            Range::Bytes(64 * KIB, 64 * GIB),
+            "Bytes that one subscriber has not taken; a message beyond it closes the subscriber, as \
+             redis-server's `client-output-buffer-limit pubsub`.";
         Limits client_query_limit (client_query_limit): u64 = GIB, Range::Bytes(64 * KIB, GIB),
             "Bytes of one client's unfinished request, as redis-server's `client-query-buffer-limit`.";
     }

@@ -18,6 +18,7 @@ use std::net::SocketAddr;
 use super::output::{LARGE, Output, Pool};
 use super::request::{Requests, State};
 use super::types::{NONE, Socket};
+use crate::limits;
 use crate::resp::Version;
 use crate::resp::reply::ReplyScanner;
 
@@ -39,7 +40,15 @@ pub enum Lane {
     Shared,
     /// One client at a time, behind the fence.
     Fence,
+    /// Nobody's: subscriptions, and the messages that come of them.
+    Subscriber,
 }
+
+/// Bytes of unanswered requests from which on no more are added. With one request more, positions
+/// in the stream still compare as they should.
+const UNANSWERED_MAX: u32 = 512 << 20;
+
+const _: () = assert!(UNANSWERED_MAX as u64 + limits::REQUEST_TOTAL_MAX < i32::MAX as u64);
 
 /// Bytes that were sent and are kept until everything in them is answered.
 #[derive(Debug)]
@@ -72,6 +81,8 @@ pub struct Backend {
     pub scanner: ReplyScanner,
     pub output: Output,
     sent: VecDeque<Chunk>,
+    /// The beginning of a push frame whose end is still to come (subscriber).
+    pub pushed: Vec<u8>,
     /// Requests refused before their send had come back.
     pub awaiting: Vec<u32>,
     /// Fenced: the request that is answered, but not vouched for yet.
@@ -110,6 +121,7 @@ impl Backend {
             scanner: ReplyScanner::default(),
             output: Output::default(),
             sent: VecDeque::new(),
+            pushed: Vec::new(),
             awaiting: Vec::new(),
             fence_open: NONE,
             fence_owner: (NONE, 0),
@@ -130,6 +142,12 @@ impl Backend {
     #[inline]
     pub fn queued(&self) -> u32 {
         self.count
+    }
+
+    /// So much is unanswered that nothing further is taken.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.written.wrapping_sub(self.answered) >= UNANSWERED_MAX
     }
 
     #[inline]
@@ -270,6 +288,7 @@ impl Backend {
             pool.give(chunk.bytes);
         }
         self.scanner = ReplyScanner::default();
+        self.pushed = Vec::new();
         self.handshake_left = 0;
         self.handshake_sending = false;
         self.skipping = false;
@@ -285,6 +304,19 @@ mod tests {
 
     fn backend() -> Backend {
         Backend::new(0, ([127, 0, 0, 1], 1).into(), Version::Resp2, Lane::Shared)
+    }
+
+    #[test]
+    fn full_backend_takes_more_when_it_has_answered() {
+        let mut backend = backend();
+        // Over the wrap of the stream's counter.
+        backend.answered = u32::MAX - 100;
+        backend.written = backend.answered.wrapping_add(UNANSWERED_MAX - 1);
+        assert!(!backend.is_full());
+        backend.written = backend.written.wrapping_add(1);
+        assert!(backend.is_full());
+        backend.answered = backend.written;
+        assert!(!backend.is_full());
     }
 
     #[test]

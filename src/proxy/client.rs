@@ -11,6 +11,7 @@
 //! Not here: where requests go, and everything about backends.
 
 use super::output::Output;
+use super::pubsub::Subscriptions;
 use super::request::{Requests, State};
 use super::session::Session;
 use super::types::{NONE, Socket};
@@ -94,6 +95,7 @@ pub struct Client {
     pub socket: Socket,
     pub head: u32,
     pub tail: u32,
+    /// Requests in its order, and parts of those that were cut.
     pub in_flight: u32,
     /// Requests that do not simply wait in the backend that the map names: held, waiting,
     /// redirected, fenced. While there is one, later requests look at their elders.
@@ -110,6 +112,8 @@ pub struct Client {
     /// When its output last made progress, milliseconds.
     pub progress_ms: u64,
     pub session: Session,
+    /// What it is subscribed to, if anything.
+    pub subscribed: Option<Box<Subscriptions>>,
 }
 
 impl Client {
@@ -137,6 +141,7 @@ impl Client {
             partial: None,
             progress_ms: 0,
             session,
+            subscribed: None,
         }
     }
 

@@ -7,6 +7,7 @@ use super::client::{Client, Phase};
 use super::local::{
     ClientFacts, ClientFilter, World, client_line, write_client_list, write_killed,
 };
+use super::pubsub::Kind;
 
 impl Proxy {
     /// CLIENT LIST and INFO: one line for each client that the filter matches.
@@ -35,8 +36,7 @@ impl Proxy {
         self.reply_local(c, out, self.clients[c].session.wants_reply());
         for index in meant {
             if index == c {
-                self.clients[c].phase = Phase::Last;
-                self.after_progress(c);
+                self.hear_no_more(c);
             } else {
                 self.close_client(index);
             }
@@ -57,6 +57,9 @@ impl Proxy {
 }
 
 fn facts(index: u32, client: &Client) -> ClientFacts {
+    let subscribed = client.subscribed.as_deref();
+    let [channels, patterns, shard_channels] = [Kind::Channel, Kind::Pattern, Kind::Shard]
+        .map(|kind| subscribed.map_or(0, |of| of.of_kind(kind).len() as u32));
     let query = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
     ClientFacts {
         fd: index,
@@ -65,6 +68,9 @@ fn facts(index: u32, client: &Client) -> ClientFacts {
         replies: u64::from(client.in_flight),
         reply_bytes: client.stored as u64,
         unsent: client.output.pending() as u64,
+        channels,
+        patterns,
+        shard_channels,
         memory: (size_of::<Client>() + query + client.output.pending() + client.stored) as u64,
         ..ClientFacts::default()
     }

@@ -116,7 +116,10 @@ impl Proxy {
     /// A piece of an answer to the handshake.
     pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
         let backend = &mut self.backends[b as usize];
-        let refused = piece.first() == Some(&b'-') && !piece.starts_with(b"-LOADING");
+        let kind = backend.scanner.frame_type();
+        let expected = if backend.version == Version::Resp3 { b'%' } else { b'+' };
+        let loads = kind == b'-' && piece.starts_with(b"-LOADING");
+        let refused = kind != expected && !loads;
         if backend.phase != Phase::Handshake || backend.handshake_left == 0 || refused {
             if refused {
                 let said = piece.split(|&byte| byte == b'\r').next().unwrap_or_default();
@@ -220,8 +223,10 @@ impl Proxy {
         }
         self.lost = lost;
         let (lane, node) = (self.backends[b as usize].lane, self.backends[b as usize].node);
-        if lane == Lane::Fence {
-            self.serve_fence_queue(node);
+        match lane {
+            Lane::Shared => (),
+            Lane::Fence => self.serve_fence_queue(node),
+            Lane::Subscriber => self.lose_legs(node),
         }
     }
 
@@ -354,6 +359,7 @@ impl Proxy {
         match backend.lane {
             Lane::Shared => entry.shared[version] = NONE,
             Lane::Fence => entry.fences[version].retain(|&fence| fence != b),
+            Lane::Subscriber => entry.subscriber = NONE,
         }
         self.backends_free.push(b);
     }

@@ -13,6 +13,7 @@ use super::client;
 use super::connect::Why;
 use super::request::{Marks, State};
 use super::types::NONE;
+use crate::limits;
 use crate::resp::reply::{ErrorKind, Scanned, classify_error};
 
 /// So many bytes of an unfinished reply are sent although its end is not here.
@@ -39,16 +40,21 @@ impl Proxy {
                 Err(_) => return self.lose_backend(b, Why::Surprise),
             };
             at += piece.len();
+            if (started && piece.first() == Some(&b'>')) || backend.skipping {
+                // A push is nobody's reply.
+                backend.skipping = !ended;
+                if backend.lane == Lane::Subscriber {
+                    self.handle_push_piece(b, piece, started, ended);
+                }
+                continue;
+            }
             if backend.phase != Phase::Ready {
                 self.handle_handshake(b, piece, ended);
                 continue;
             }
-            if (started && piece.first() == Some(&b'>')) || backend.skipping {
-                // A push is nobody's reply.
-                backend.skipping = !ended;
-                continue;
-            }
-            let Some(r) = backend.head() else {
+            // What was not sent yet cannot be answered: this frame is somebody else's.
+            let asked = |&r: &u32| !backend.is_unwritten(self.requests[r].start);
+            let Some(r) = backend.head().filter(asked) else {
                 return self.lose_backend(b, Why::Surprise);
             };
             if started && ended && backend.lane == Lane::Shared {
@@ -76,19 +82,26 @@ impl Proxy {
             self.requests[r].reply.clear();
         }
         let entry = &self.requests[r];
-        let fenced = self.backends[b as usize].lane == Lane::Fence;
-        let orphan = entry.client == NONE && !fenced;
+        let lane = self.backends[b as usize].lane;
+        let fenced = lane == Lane::Fence;
+        let orphan = entry.client == NONE && lane == Lane::Shared;
         let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
         let streams = entry.marks.has(Marks::STREAMING)
             || (!is_error && !fenced && !orphan && self.is_heads_own(r));
         if streams {
             return self.stream(b, r, piece, started, ended);
         }
-        if !orphan {
+        let (client, is_ours) = (entry.client, entry.marks.has(Marks::INTERNAL));
+        if client != NONE || (fenced && is_ours) {
             self.requests[r].reply.extend_from_slice(piece);
         }
-        if is_error && self.requests[r].reply.len() > ERROR_LINE_MAX {
+        let kept = self.requests[r].reply.len();
+        if (is_error || is_ours) && kept > ERROR_LINE_MAX {
             return self.lose_backend(b, Why::Surprise);
+        }
+        if client != NONE && kept > self.reply_bytes_max() {
+            self.close_client_over_limit(client);
+            self.requests[r].reply = Vec::new();
         }
         if !ended {
             return;
@@ -97,6 +110,9 @@ impl Proxy {
             return self.handle_fenced_reply(b, r);
         }
         let reply = std::mem::take(&mut self.requests[r].reply);
+        if lane == Lane::Subscriber {
+            return self.handle_subscriber_reply(b, r, &reply);
+        }
         if orphan {
             self.backends[b as usize].pop(&self.requests);
             self.complete(r, &reply);
@@ -117,7 +133,10 @@ impl Proxy {
     /// Passes a piece of the head's reply on to its client's output.
     fn stream(&mut self, b: u32, r: u32, piece: &[u8], started: bool, ended: bool) {
         let c = self.requests[r].client;
-        if c != NONE && started && self.is_over_limit(c) {
+        if c != NONE
+            && (started && self.is_over_limit(c)
+                || self.clients[c].output.pending() > self.reply_bytes_max())
+        {
             self.close_client_over_limit(c);
         }
         let c = self.requests[r].client;
@@ -140,6 +159,7 @@ impl Proxy {
             client.output.commit();
             client.torn = false;
             self.backends[b as usize].pop(&self.requests);
+            self.release_messages(c);
             return self.advance(c, r);
         }
         if client.torn || client.output.uncommitted() >= STREAM_FROM {
@@ -183,11 +203,12 @@ impl Proxy {
         let entry = &mut self.requests[r];
         let c = entry.client;
         entry.state = State::Done;
-        entry.reply.clear();
-        if !entry.marks.has(Marks::SILENT) {
-            entry.reply.extend_from_slice(reply);
+        let reply = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
+        if reply.is_empty() {
+            entry.reply.clear();
         }
-        self.clients[c].stored += entry.reply.len();
+        entry.store_reply(reply);
+        self.clients[c].stored += reply.len();
         if self.is_over_limit(c) {
             self.close_client_over_limit(c);
         } else if self.clients[c].held > 0 {
@@ -203,7 +224,7 @@ impl Proxy {
         client.pop(&self.requests);
         self.requests.close(r);
         while let Some(next) = client.head_done(&self.requests) {
-            let reply = &self.requests[next].reply;
+            let reply = self.requests[next].stored_reply();
             client.stored -= reply.len();
             client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
             client.pop(&self.requests);
@@ -240,6 +261,11 @@ impl Proxy {
         let mut out = Vec::new();
         write(&mut out);
         self.complete(r, &out);
+    }
+
+    /// Bytes of one reply that are kept for one client: over its limit by the largest value.
+    pub(super) fn reply_bytes_max(&self) -> usize {
+        self.settings.client_output_limit.saturating_add(limits::REQUEST_BULK_MAX as usize)
     }
 
     fn is_over_limit(&self, c: u32) -> bool {
@@ -283,6 +309,7 @@ impl Proxy {
             self.abandon(at);
             at = next;
         }
+        self.drop_subscriptions(c);
         let conn = super::Conn::Client(c);
         self.actions.push(super::Action::Close { conn, socket });
     }
@@ -312,6 +339,10 @@ impl Proxy {
                 }
                 self.splits[split].parts = parts;
                 self.splits.close(split);
+                self.requests.close(r);
+            }
+            State::Subscribing => {
+                self.forget_join(r);
                 self.requests.close(r);
             }
             State::Held | State::Done => self.requests.close(r),

@@ -3,7 +3,6 @@
 //! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
 //! its backend (`launch`), requests of several parts (`fanout`).
 
-use super::client::Phase;
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
 use super::session::ReplyMode;
@@ -66,6 +65,7 @@ impl Proxy {
         if let Some(word) = command.route_fast()
             && client.session.authenticated
             && client.session.reply == ReplyMode::On
+            && client.session.subscriptions == 0
             && let Some(key) = args.get(usize::from(word))
         {
             let slot = slot_of(key);
@@ -88,6 +88,9 @@ impl Proxy {
         if !self.clients[c].session.authenticated && !local::allowed_before_auth(command) {
             return self.answer_with(c, errors::noauth);
         }
+        if let Some(ran) = self.check_subscribed(c, command) {
+            return ran;
+        }
         let asked = Asked { client: c, command, marks: self.marks_of(c, command) };
         let args = Args { bytes: source.bytes(), spans };
         let ran = match command.class {
@@ -103,7 +106,7 @@ impl Proxy {
             Class::EveryNode => self.run_every_node(asked, &args),
             Class::AnyNode => self.run_any_node(asked, &args),
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
-            Class::PubSub => self.run_publish(asked, &args),
+            Class::PubSub => self.run_pubsub(asked, &args),
             Class::Walk => self.run_walk(asked, &args),
             Class::Transaction | Class::Blocking => {
                 self.answer_with(c, |out| errors::not_yet(out, command.name))
@@ -239,11 +242,14 @@ impl Proxy {
         }
         let silent = !self.clients[c].session.wants_reply();
         match answer {
-            Answer::Replied | Answer::ResetAll => self.reply_local(c, &out, !silent),
+            Answer::Replied => self.reply_local(c, &out, !silent),
+            Answer::ResetAll => {
+                self.drop_subscriptions(c);
+                self.reply_local(c, &out, !silent);
+            }
             Answer::Close => {
                 self.reply_local(c, &out, !silent);
-                self.clients[c].phase = Phase::Last;
-                self.after_progress(c);
+                self.hear_no_more(c);
             }
             Answer::AnyNode => {
                 self.scratch = out;
@@ -260,16 +266,6 @@ impl Proxy {
         Ran::Yes
     }
 
-    /// PUBLISH by the channel's slot, so that one channel's messages keep their order.
-    fn run_publish(&mut self, asked: Asked, args: &Args) -> Ran {
-        if !matches!(asked.command.name, "PUBLISH" | "SPUBLISH") {
-            return self.answer_with(asked.client, |out| errors::not_yet(out, asked.command.name));
-        }
-        let slot = slot_of(args.get(1).unwrap_or_default());
-        self.launch_single(asked, slot, Source::Borrowed(args.bytes));
-        Ran::Yes
-    }
-
     /// A command that only the nodes know: behind the fence, by the keys that they say it has.
     fn run_learned(
         &mut self,
@@ -282,6 +278,9 @@ impl Proxy {
         let sub = args.get(1).and_then(|sub| known.find_sub(sub));
         let known = sub.unwrap_or(known);
         let command = known.stand_in();
+        if let Some(ran) = self.check_subscribed(c, command) {
+            return ran;
+        }
         match known.class() {
             Class::Read | Class::Write if known.arity_ok(spans.len()) => (),
             Class::Read | Class::Write => {
@@ -369,7 +368,7 @@ impl Proxy {
     }
 
     /// Answers in its place with what `write` writes. Moves CLIENT REPLY SKIP on.
-    fn answer_with(&mut self, c: u32, write: impl FnOnce(&mut Vec<u8>)) -> Ran {
+    pub(super) fn answer_with(&mut self, c: u32, write: impl FnOnce(&mut Vec<u8>)) -> Ran {
         let mut out = std::mem::take(&mut self.scratch);
         out.clear();
         write(&mut out);

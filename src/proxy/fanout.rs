@@ -72,6 +72,7 @@ impl Proxy {
     /// Adds a part to a split; it is not on its way yet.
     pub(super) fn open_part(&mut self, asked: Asked, s: u32, slot: u16) -> u32 {
         let r = self.open_for(asked, slot);
+        self.clients[asked.client].in_flight += 1;
         let split = &mut self.splits[s];
         let entry = &mut self.requests[r];
         entry.marks.unset(Marks::SILENT);
@@ -93,6 +94,7 @@ impl Proxy {
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
         self.settle(r);
+        let bytes_max = self.reply_bytes_max();
         let entry = &mut self.requests[r];
         entry.state = State::Done;
         let (c, s) = (entry.client, entry.split);
@@ -100,7 +102,9 @@ impl Proxy {
         let split = &mut self.splits[s];
         if !optional && split.absorb(reply) {
             split.kept += reply.len();
-            let over = split.merge == Merge::Join && split.kept > self.settings.keys_max_bytes;
+            let joined_max = self.settings.keys_max_bytes.min(bytes_max);
+            let kept_max = if split.merge == Merge::Join { joined_max } else { bytes_max };
+            let over = split.kept > kept_max;
             if over && split.error.is_empty() {
                 errors::reply_too_large(&mut split.error);
             }
@@ -133,11 +137,18 @@ impl Proxy {
         } else {
             split.merge(&[], pick, &mut out);
         }
-        for &part in &parts {
+        self.close_parts(s, &parts);
+        self.splits[s].parts = parts;
+        self.answer_parent(s, out);
+    }
+
+    /// Frees parts that are answered; each counted as a request in flight.
+    pub(super) fn close_parts(&mut self, s: u32, parts: &[u32]) {
+        for &part in parts {
             self.requests.close(part);
         }
-        split.parts = parts;
-        self.answer_parent(s, out);
+        let parent = self.splits[s].parent;
+        self.clients[self.requests[parent].client].in_flight -= parts.len() as u32;
     }
 
     /// The whole has its reply. `out` is `merged`, which goes back to its place.
@@ -226,6 +237,17 @@ impl Proxy {
             self.launch_single(asked, slot, Source::Borrowed(args.bytes));
             return Ran::Yes;
         }
+        self.ask_primaries(asked, args, Merge::of_policy(asked.command.policy), &[])
+    }
+
+    /// Sends a request to each primary. `adjust`: what is added to their counts.
+    pub(super) fn ask_primaries(
+        &mut self,
+        asked: Asked,
+        args: &Args,
+        merge: Merge,
+        adjust: &[i64],
+    ) -> Ran {
         if self.waits_for_elders(asked.client) {
             return Ran::HoldBack;
         }
@@ -233,8 +255,8 @@ impl Proxy {
         if slots.is_empty() {
             return self.no_map(asked);
         }
-        let merge = Merge::of_policy(asked.command.policy);
         let s = self.open_parent(asked, merge);
+        self.splits[s].adjust.extend_from_slice(adjust);
         for slot in slots {
             self.open_part(asked, s, slot);
         }

@@ -93,7 +93,8 @@ impl Proxy {
             backend.fence_owner == owner && backend.is_open() && backend.is_fence_busy()
         };
         if let Some(&b) = fences.iter().find(is_owners) {
-            let has_room = self.backends[b as usize].queued() < 2 * FENCED_MAX;
+            let backend = &self.backends[b as usize];
+            let has_room = backend.queued() < 2 * FENCED_MAX && !backend.is_full();
             return has_room.then(|| self.enter_fence(r, b, node, index));
         }
         let mut failing = !fences.is_empty();
@@ -164,8 +165,8 @@ impl Proxy {
         self.serve_fence_queue(node);
     }
 
-    /// A refused leg may have to be sent again after the buffer with its bytes is gone. Called again
-    /// when a send comes back: until then the kernel may have them.
+    /// A refused leg may have to be sent again after the buffer with its bytes is gone. Called
+    /// again when a send comes back: until then the kernel may have them.
     pub(super) fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
         let entry = &self.requests[r];
         let refused =

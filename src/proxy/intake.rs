@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
 use super::{Action, Note, Proxy};
+use crate::command::{self, Args, Class};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
 use crate::resp::{Span, request};
 
@@ -174,15 +175,13 @@ impl Proxy {
     fn run_kept(&mut self, c: u32, partial: &mut Partial, parsed: &Parsed) -> Option<usize> {
         match *parsed {
             Parsed::Array { len, canonical: true } if len == partial.bytes.len() => {
-                let bytes = std::mem::take(&mut partial.bytes);
-                if !self.may_run(c) || bytes.len() < super::output::LARGE {
-                    partial.bytes = bytes;
+                let whole = Args { bytes: &partial.bytes, spans: &partial.args };
+                if !self.may_run(c) || len < super::output::LARGE || may_wait(&whole) {
                     return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
                 }
-                let copy_of_name = bytes.len();
+                let bytes = std::mem::take(&mut partial.bytes);
                 let ran = self.run(c, Source::Owned(bytes), &partial.args);
-                // Only whole-cluster commands wait, and none of those is large.
-                (ran == Ran::Yes).then_some(copy_of_name)
+                (ran == Ran::Yes).then_some(len)
             }
             _ => self.run_parsed(c, &partial.bytes, parsed, &partial.args),
         }
@@ -278,9 +277,17 @@ impl Proxy {
         let mut out = Vec::new();
         error.append_reply(&mut out);
         self.reply_local(c, &out, true);
-        self.clients[c].phase = Phase::Last;
-        self.after_progress(c);
+        self.hear_no_more(c);
     }
+}
+
+/// Whether a request may have to wait for its elders, so that its bytes must not be given away.
+fn may_wait(args: &Args) -> bool {
+    let goes_at_once = |class| {
+        let split = matches!(class, Class::SplitValues | Class::SplitCount | Class::SplitAll);
+        split || matches!(class, Class::Read | Class::Write | Class::Script)
+    };
+    !command::lookup(args).is_ok_and(|command| goes_at_once(command.class))
 }
 
 fn encode(parts: &[&[u8]], out: &mut Vec<u8>, args: &mut Vec<Span>) {

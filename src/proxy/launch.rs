@@ -13,10 +13,13 @@ use super::types::{NONE, Report};
 use super::{Action, Proxy, Wait, local::errors};
 use crate::cluster::UNOWNED;
 use crate::resp::Version;
-use crate::resp::reply::parse_redirect;
+use crate::resp::reply::{ErrorKind, classify_error};
 
 /// How long a slot that nobody serves is waited for.
 const UNSERVED_BUDGET_MS: u64 = 2_000;
+
+/// How long a request waits that found its backend full.
+const FULL_WAIT_MS: u64 = 10;
 
 /// The bytes of a leg, however they are to be had.
 pub(super) enum Bytes<'a> {
@@ -68,7 +71,7 @@ impl Proxy {
         let b = self.nodes[node].shared[version];
         let Some(backend) = self.backends.get_mut(b as usize) else { return false };
         let client = &mut self.clients[c];
-        if backend.phase != Phase::Ready || client.irregular > 0 {
+        if backend.phase != Phase::Ready || client.irregular > 0 || backend.is_full() {
             return false;
         }
         let map_version = self.map.version();
@@ -204,7 +207,7 @@ impl Proxy {
     fn stands_in_the_way(&self, elder: u32, r: u32, b: u32) -> bool {
         let (old, new) = (&self.requests[elder], &self.requests[r]);
         match old.state {
-            State::Done | State::Free => false,
+            State::Done | State::Free | State::Subscribing => false,
             State::Parent => {
                 let parts = &self.splits[old.split].parts;
                 parts.iter().any(|&part| self.stands_in_the_way(part, r, b))
@@ -292,7 +295,7 @@ impl Proxy {
         if last.is_empty() {
             self.tally.timeouts += 1;
             self.fail(r, errors::no_connection);
-        } else if !self.requests[r].marks.has(Marks::FENCED) && parse_redirect(&last).is_some() {
+        } else if !self.requests[r].marks.has(Marks::FENCED) && is_redirect(&last) {
             // A client of ours speaks to one server: it must not be sent elsewhere.
             self.fail(r, errors::untrusted_redirect);
         } else {
@@ -327,6 +330,9 @@ impl Proxy {
     pub(super) fn usable(&mut self, b: u32) -> Usable {
         let backend = &self.backends[b as usize];
         match backend.phase {
+            Phase::Ready | Phase::Connecting | Phase::Handshake if backend.is_full() => {
+                Usable::From(self.now.ms + FULL_WAIT_MS)
+            }
             Phase::Ready | Phase::Connecting | Phase::Handshake => Usable::Now,
             Phase::Closing => Usable::From(self.now.ms + 10),
             Phase::Idle if self.now.ms >= backend.retry_at_ms => {
@@ -342,6 +348,10 @@ impl Proxy {
             }
         }
     }
+}
+
+fn is_redirect(line: &[u8]) -> bool {
+    matches!(classify_error(line), ErrorKind::Moved | ErrorKind::Ask)
 }
 
 /// Whether a backend takes requests.

@@ -17,7 +17,8 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN).
+//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `subscribe` and
+//! `subscriber` (messages: the clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -30,16 +31,20 @@ mod dispatch;
 mod fanout;
 mod fence;
 mod intake;
+mod introspect;
 mod launch;
 pub mod local;
 mod nodes;
 mod output;
+mod pubsub;
 mod recover;
 pub mod request;
 mod route;
 mod scan;
 pub mod session;
 mod split;
+mod subscribe;
+mod subscriber;
 pub mod types;
 mod walk;
 
@@ -57,6 +62,7 @@ use client::{Clients, Partial, Phase};
 use local::{Identity, Totals};
 use nodes::Nodes;
 use output::Pool;
+use pubsub::Topics;
 use recover::News;
 use request::Requests;
 use session::Session;
@@ -83,6 +89,7 @@ pub struct Tally {
     pub backend_connects: u64,
     pub backend_failures: u64,
     pub backend_surprises: u64,
+    pub messages: u64,
     pub sends_to_clients: u64,
     pub sends_to_nodes: u64,
     pub bytes_from_clients: u64,
@@ -111,6 +118,7 @@ impl Tally {
         self.backend_connects += other.backend_connects;
         self.backend_failures += other.backend_failures;
         self.backend_surprises += other.backend_surprises;
+        self.messages += other.messages;
         self.sends_to_clients += other.sends_to_clients;
         self.sends_to_nodes += other.sends_to_nodes;
         self.bytes_from_clients += other.bytes_from_clients;
@@ -136,6 +144,7 @@ pub struct Proxy {
     backends_free: Vec<u32>,
     requests: Requests,
     splits: Splits,
+    topics: Topics,
     nodes: Nodes,
     map: SlotMap,
     topology: Option<Arc<Topology>>,
@@ -202,6 +211,7 @@ impl Proxy {
             backends_free: Vec::new(),
             requests: Requests::default(),
             splits: Splits::default(),
+            topics: Topics::default(),
             nodes: Nodes::default(),
             map: SlotMap::new(),
             topology: None,
@@ -345,10 +355,19 @@ impl Proxy {
         }
     }
 
+    /// Nothing further is run for the client, unless it has been closed meanwhile: its own reply
+    /// may have been over a limit.
+    fn hear_no_more(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if client.phase == Phase::Open {
+            client.phase = Phase::Last;
+        }
+        self.after_progress(c);
+    }
+
     /// What a client asked for before it shut its side is still answered.
     fn take_no_more(&mut self, c: u32) {
-        self.clients[c].phase = Phase::Last;
-        self.after_progress(c);
+        self.hear_no_more(c);
         if self.clients[c].is_done() {
             self.close_client(c);
         }
@@ -366,6 +385,7 @@ impl Proxy {
             }
         }
         self.topology = Some(topology);
+        self.topics.map_version = None;
         self.retire_absent_nodes();
         self.wake_waiting(News::Map);
     }
@@ -420,6 +440,7 @@ impl Proxy {
         if now.ms >= self.next_check_ms {
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
+            self.check_topics();
         }
         self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {
@@ -431,7 +452,8 @@ impl Proxy {
     /// When `handle_time` wants to be called next, milliseconds; `None`: nothing is under way.
     pub fn next_deadline(&self) -> u64 {
         let waits = self.waits.iter().map(|wait| wait.until_ms).min();
-        let check = if self.requests.open_count() > 0 || self.connecting() {
+        let check = if self.requests.open_count() > 0 || self.connecting() || self.topics.is_busy()
+        {
             self.next_check_ms
         } else {
             self.next_tidy_ms
@@ -517,6 +539,7 @@ impl Proxy {
         let why_over = |client: &client::Client| {
             let idle_over = idle > 0
                 && client.head == NONE
+                && client.session.subscriptions == 0
                 && now.saturating_sub(client.session.active_ms) > idle;
             let stalled =
                 client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;

@@ -30,10 +30,14 @@ pub struct Node {
     /// Named by the newest topology.
     pub present: bool,
     pub primary: bool,
+    /// Not flagged as failed.
+    pub healthy: bool,
     /// Shared backends, by version.
     pub shared: [u32; 2],
     /// Fenced backends, by version.
     pub fences: [Vec<u32>; 2],
+    /// The backend that brings messages.
+    pub subscriber: u32,
     /// Requests that wait for a free fenced backend, by version.
     pub fence_queue: [VecDeque<u32>; 2],
 }
@@ -82,6 +86,7 @@ impl Nodes {
             let index = self.entry(address, &node.endpoint);
             self[index].present = true;
             self[index].primary = node.role == Role::Primary;
+            self[index].healthy = node.healthy;
             self.by_endpoint.insert(node.endpoint.clone(), index);
             translation.push(index);
         }
@@ -98,7 +103,9 @@ impl Nodes {
             endpoint: endpoint.clone(),
             present: true,
             primary: false,
+            healthy: true,
             shared: [NONE; 2],
+            subscriber: NONE,
             fences: Default::default(),
             fence_queue: Default::default(),
         };
@@ -157,13 +164,15 @@ impl Node {
     fn is_unused(&self) -> bool {
         !self.present
             && self.shared == [NONE; 2]
+            && self.subscriber == NONE
             && self.fences.iter().all(Vec::is_empty)
             && self.fence_queue.iter().all(VecDeque::is_empty)
     }
 
     /// All its backends.
     pub fn backends(&self) -> impl Iterator<Item = u32> + '_ {
-        let shared = self.shared.iter().copied().filter(|&backend| backend != NONE);
+        let single = self.shared.into_iter().chain([self.subscriber]);
+        let shared = single.filter(|&backend| backend != NONE);
         shared.chain(self.fences.iter().flatten().copied())
     }
 }

@@ -60,6 +60,10 @@ impl Proxy {
         let awaiting = std::mem::take(&mut self.backends[b as usize].awaiting);
         for r in awaiting {
             let entry = &mut self.requests[r];
+            if entry.state != State::Waiting || entry.backend != b {
+                // An earlier one's end has closed their client.
+                continue;
+            }
             let line = std::mem::take(&mut entry.reply);
             let (start, len) = (entry.start, entry.len);
             match self.backends[b as usize].bytes_of(start, len) {
@@ -135,8 +139,8 @@ impl Proxy {
                 let jitter = self.random() % (ms / 2 + 1);
                 let entry = &mut self.requests[r];
                 entry.waits = entry.waits.saturating_add(1);
-                // Waits are counted by themselves. While a slot moves, each try of several keys that
-                // neither node has costs one more redirect: ASK here, TRYAGAIN there.
+                // Waits are counted by themselves. While a slot moves, each try of several keys
+                // that neither node has costs one more redirect: ASK here, TRYAGAIN there.
                 entry.redirects = 0;
                 entry.reply.clear();
                 entry.reply.extend_from_slice(line);
@@ -163,6 +167,16 @@ impl Proxy {
         }
         let report = Report::Moved { slot, endpoint, from, known: true };
         self.actions.push(Action::Report(report));
+    }
+
+    /// As `follow`, for a subscription. `false`: the map does not know the target.
+    pub(super) fn follow_subscriber(&mut self, r: u32, line: &[u8]) -> bool {
+        let known = self.redirect_target(r, line).is_some_and(|(_, node)| node.is_some());
+        match known {
+            true => self.follow(r, line),
+            false => self.actions.push(Action::Report(Report::WantRefresh)),
+        }
+        known
     }
 
     /// The target is not in the map: nothing connects there until the topology thread has seen it.
@@ -209,8 +223,8 @@ impl Proxy {
         }
     }
 
-    /// Whether a leg that waits for news of the map waits for these. One that waits for a redirect's
-    /// target is not answered by a refresh that may have begun before.
+    /// Whether a leg that waits for news of the map waits for these. One that waits for a
+    /// redirect's target is not answered by a refresh that may have begun before.
     fn matters(&self, r: u32, news: &News) -> bool {
         let entry = &self.requests[r];
         if !entry.marks.has(Marks::CONFIRMING) {
@@ -260,6 +274,7 @@ impl Proxy {
                 return self.close_client(c);
             }
             self.clients[c].output.roll_back();
+            self.release_messages(c);
         }
         let loss = Loss {
             written,

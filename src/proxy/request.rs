@@ -28,6 +28,8 @@ pub enum State {
     InFlight,
     /// Waits for its parts.
     Parent,
+    /// Waits until nodes have confirmed its subscriptions.
+    Subscribing,
     /// Has its whole reply, waits for its turn.
     Done,
 }
@@ -109,6 +111,9 @@ pub struct Request {
     pub state: State,
     pub redirects: u8,
     pub waits: u8,
+    /// A short reply that came before its turn: it costs no second cache line.
+    short_len: u8,
+    short: [u8; SHORT_MAX],
     /// The reply, when it came before its turn; the last error while waiting.
     pub reply: Vec<u8>,
     /// The request's own bytes while Held or Waiting.
@@ -116,6 +121,33 @@ pub struct Request {
 }
 
 const _: () = assert!(std::mem::size_of::<Request>() == 128);
+
+/// `+OK`, `:1`, `$-1` and the like.
+const SHORT_MAX: usize = 12;
+
+impl Request {
+    /// Keeps the final reply until its turn.
+    #[inline]
+    pub fn store_reply(&mut self, reply: &[u8]) {
+        if let Some(short) = self.short.get_mut(..reply.len()) {
+            short.copy_from_slice(reply);
+            self.short_len = reply.len() as u8;
+        } else {
+            self.short_len = 0;
+            self.reply.clear();
+            self.reply.extend_from_slice(reply);
+        }
+    }
+
+    /// What `store_reply` kept; empty for a client that wants no reply.
+    #[inline]
+    pub fn stored_reply(&self) -> &[u8] {
+        match self.short_len {
+            0 => &self.reply,
+            len => self.short.get(..usize::from(len)).unwrap_or_default(),
+        }
+    }
+}
 
 /// Reply buffers up to this capacity stay with their entry for the next request.
 const REPLY_KEEP_MAX: usize = 1024;
@@ -254,6 +286,8 @@ impl Requests {
             state: State::Free,
             redirects: 0,
             waits: 0,
+            short_len: 0,
+            short: [0; SHORT_MAX],
             reply: Vec::new(),
             own: Vec::new(),
         });

@@ -73,7 +73,9 @@ pub fn after_error(facts: &Facts) -> Next {
 
 fn redirect(facts: &Facts, follow: Next) -> Next {
     match facts.target_known {
-        None => Next::Answer,
+        None if facts.fenced => Next::Answer,
+        // It says that the request is wrong here, and not where it is right.
+        None => Next::Wait { ms: 20, refresh: true },
         Some(_) if facts.redirects >= facts.redirects_max => Next::Exhausted,
         Some(true) => follow,
         Some(false) if !facts.confirmed => Next::Confirm,
@@ -172,7 +174,9 @@ mod tests {
         check(moved, Next::Confirm);
         check(Facts { confirmed: true, ..moved }, Next::Wait { ms: 20, refresh: true });
         check(Facts { fenced: true, confirmed: true, ..moved }, Next::Answer);
-        check(Facts { target_known: None, ..moved }, Next::Answer);
+        // One that cannot be read is waited for, too; a script's is what it says.
+        check(Facts { target_known: None, ..moved }, Next::Wait { ms: 20, refresh: true });
+        check(Facts { target_known: None, fenced: true, ..moved }, Next::Answer);
     }
 
     #[test]

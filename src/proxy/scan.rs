@@ -47,8 +47,8 @@ impl Proxy {
         Ran::Yes
     }
 
-    /// Its cursor is routed as a key, `0` too (Valkey 9.1): with a hash tag of its slot in it. A node
-    /// that does not know the command says so itself.
+    /// Its cursor is routed as a key, `0` too (Valkey 9.1): it has a hash tag of its slot in it. A
+    /// node that does not know the command says so itself.
     fn run_cluster_scan(&mut self, asked: Asked, args: &Args) -> Ran {
         let slot = slot_of(args.get(1).unwrap_or_default());
         self.launch_single(asked, slot, Source::Borrowed(args.bytes));
@@ -72,7 +72,7 @@ impl Proxy {
         });
         let answers: Vec<Answer> = answers.collect();
         let made_sense = !self.splits[s].error.is_empty() || walk.hear(&answers).is_some();
-        parts.iter().for_each(|&part| self.requests.close(part));
+        self.close_parts(s, &parts);
         if !made_sense {
             errors::bad_reply(&mut self.splits[s].error);
         }

@@ -117,11 +117,11 @@ impl Session {
     }
 
     /// RESET: all but the addresses, the identity of the library and the counters goes back to the
-    /// start. `authenticated`: no login is asked for.
+    /// start; subscriptions are dropped by whoever holds them. `authenticated`: no login is asked
+    /// for.
     pub fn reset(&mut self, authenticated: bool) {
         self.set_name(None);
         self.user = None;
-        self.subscriptions = 0;
         self.version = Version::Resp2;
         self.reply = ReplyMode::On;
         self.authenticated = authenticated;

@@ -26,6 +26,10 @@ pub enum Merge {
     LogicalAnd,
     /// Arrays, one behind the other.
     Join,
+    /// Arrays as one, each element once.
+    Union,
+    /// Arrays of names and counts: the counts added up, name by name.
+    Counts,
     /// Pairs of parts, a count and a key each: a key by the weight of its count.
     Weighted,
     /// Rounds of questions (`walk`): what the parts say leads to the next.
@@ -47,10 +51,7 @@ impl Merge {
 
     /// Whether the parts' replies are needed as they are until all are there.
     pub fn keeps_replies(self) -> bool {
-        matches!(
-            self,
-            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk
-        )
+        !matches!(self, Merge::Sum | Merge::Min | Merge::AllSucceeded | Merge::OneSucceeded)
     }
 }
 
@@ -64,6 +65,8 @@ pub struct Split {
     /// For `Merge::Values`: the part that each of the caller's keys is in.
     pub order: Vec<u32>,
     pub pending: u32,
+    /// For `Merge::Sum` and `Merge::Counts`: what is added to each count.
+    pub adjust: Vec<i64>,
     /// Bytes of replies kept.
     pub kept: usize,
     sum: i64,
@@ -94,9 +97,7 @@ impl Split {
                     self.result.extend_from_slice(reply);
                 }
             }
-            Merge::Values | Merge::LogicalAnd | Merge::Join | Merge::Weighted | Merge::Walk => {
-                return true;
-            }
+            _ => return true,
         }
         false
     }
@@ -124,7 +125,8 @@ impl Split {
         let before = out.len();
         let done = match self.merge {
             Merge::Sum | Merge::Min => {
-                write::integer(out, self.sum);
+                let adjust = self.adjust.iter().sum();
+                write::integer(out, self.sum.saturating_add(adjust));
                 Some(())
             }
             Merge::AllSucceeded | Merge::OneSucceeded => {
@@ -134,6 +136,8 @@ impl Split {
             Merge::Values => merge_values(replies, &self.order, out),
             Merge::LogicalAnd => merge_and(replies, out),
             Merge::Join => merge_join(replies, out),
+            Merge::Union => merge_union(replies, out),
+            Merge::Counts => merge_counts(replies, &self.adjust, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
             Merge::Walk => None,
         };
@@ -175,6 +179,7 @@ impl Splits {
                 version,
                 parts: Vec::new(),
                 order: Vec::new(),
+                adjust: Vec::new(),
                 pending: 0,
                 kept: 0,
                 sum: 0,
@@ -204,6 +209,7 @@ impl Splits {
             list.clear();
             list.shrink_to(1024);
         }
+        split.adjust = Vec::new();
         for bytes in [&mut split.result, &mut split.error] {
             bytes.clear();
             bytes.shrink_to(4096);
@@ -357,6 +363,53 @@ fn merge_join(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
+/// The elements of an array reply, whatever they are.
+fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
+    let (_, count, header) = aggregate_header(reply)?;
+    let mut rest = reply.get(header..)?;
+    let mut found = Vec::new();
+    for _ in 0..count {
+        let (element, behind) = rest.split_at_checked(first_frame_len(rest)?)?;
+        found.push(element);
+        rest = behind;
+    }
+    Some(found)
+}
+
+fn merge_union(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut all = Vec::new();
+    for reply in replies {
+        all.extend(elements(reply)?);
+    }
+    all.sort_unstable();
+    all.dedup();
+    write::array_header(out, all.len());
+    all.into_iter().for_each(|element| out.extend_from_slice(element));
+    Some(())
+}
+
+fn merge_counts(replies: &[&[u8]], adjust: &[i64], out: &mut Vec<u8>) -> Option<()> {
+    let mut sums: Vec<(&[u8], i64)> = Vec::new();
+    for (n, reply) in replies.iter().enumerate() {
+        for (place, pair) in elements(reply)?.chunks(2).enumerate() {
+            let &[name, count] = pair else { return None };
+            let count = parse_integer(count)?;
+            match sums.get_mut(place) {
+                Some(sum) if sum.0 == name => sum.1 = sum.1.saturating_add(count),
+                None if n == 0 => sums.push((name, count)),
+                _ => return None,
+            }
+        }
+    }
+    write::array_header(out, 2 * sums.len());
+    for (place, (name, sum)) in sums.into_iter().enumerate() {
+        out.extend_from_slice(name);
+        let own = adjust.get(place).copied().unwrap_or(0);
+        write::integer(out, sum.saturating_add(own).max(0));
+    }
+    Some(())
+}
+
 fn merge_weighted(replies: &[&[u8]], version: Version, pick: u64, out: &mut Vec<u8>) -> Option<()> {
     let mut choices: Vec<(u64, &[u8])> = Vec::new();
     for pair in replies.chunks_exact(2) {
@@ -447,6 +500,17 @@ mod tests {
     fn keys_are_joined() {
         let replies = ["*1\r\n$1\r\na\r\n", "*0\r\n", "*1\r\n$1\r\nb\r\n"];
         check(Merge::Join, &[], &replies, "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    }
+
+    #[test]
+    fn channels_are_named_once() {
+        let replies = ["*2\r\n$1\r\nb\r\n$1\r\na\r\n", "*0\r\n", "*1\r\n$1\r\nb\r\n"];
+        check(Merge::Union, &[], &replies, "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+        let replies = ["*2\r\n$1\r\na\r\n:1\r\n", "*2\r\n$1\r\na\r\n:2\r\n"];
+        check(Merge::Counts, &[], &replies, "*2\r\n$1\r\na\r\n:3\r\n");
+        check(Merge::Counts, &[], &["*0\r\n", "*0\r\n"], "*0\r\n");
+        let text = format!("-{UNEXPECTED}\r\n");
+        check(Merge::Counts, &[], &[replies[0], "*2\r\n$1\r\nb\r\n:2\r\n"], &text);
     }
 
     #[test]

@@ -98,6 +98,8 @@ pub struct Settings {
     pub client_output_soft: usize,
     /// Unsent reply bytes over which no further reply is begun: the client is closed.
     pub client_output_limit: usize,
+    /// Unsent bytes of one client over which no further message is given to it: it is closed.
+    pub pubsub_output_limit: usize,
     /// Bytes of one unfinished request.
     pub client_query_limit: usize,
     /// A client that says nothing for so long is closed; 0: never.
@@ -133,6 +135,7 @@ impl Default for Settings {
             client_requests_max: 4_096,
             client_output_soft: 1 << 20,
             client_output_limit: 256 << 20,
+            pubsub_output_limit: 32 << 20,
             client_query_limit: 1 << 30,
             client_idle_ms: 0,
             client_stall_ms: 60_000,

@@ -77,21 +77,18 @@ impl Worker {
     pub(super) fn publish(&mut self) {
         let ring = self.ring.counters();
         self.log.handle_time(self.now.unix_us);
-        if ring.enobufs > self.enobufs_told {
-            let times = ring.enobufs - self.enobufs_told;
-            self.enobufs_told = ring.enobufs;
-            let remedy = "a higher receive_buffer_count";
-            let fields = [("times", &times as _), ("remedy", &remedy as _)];
-            self.log.debug(self.now.unix_us, "receive buffers ran out", &fields);
-        }
+        self.tell_exhaustion(ring.enobufs);
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
+        let mut subscribed = [0; 4];
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
             clients += proxy.clients_open() as u64;
             backends += proxy.backends_connected() as u64;
             requests += proxy.requests_open() as u64;
+            let counts = proxy.subscription_counts().into_iter();
+            subscribed.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64);
         }
         let values = [
             (Counter::ClientsConnected, clients),
@@ -120,6 +117,11 @@ impl Worker {
             (Counter::ErrorsNodeProtocol, sums.backend_surprises),
             (Counter::SendsToClients, sums.sends_to_clients),
             (Counter::SendsToNodes, sums.sends_to_nodes),
+            (Counter::Messages, sums.messages),
+            (Counter::PubsubChannels, subscribed[0]),
+            (Counter::PubsubPatterns, subscribed[1]),
+            (Counter::PubsubShardChannels, subscribed[2]),
+            (Counter::PubsubClients, subscribed[3]),
             (Counter::Turns, self.turns),
             (Counter::Enters, ring.enters),
             (Counter::Completions, ring.completions),
@@ -134,6 +136,20 @@ impl Worker {
         if let Some(published) = self.board.get(usize::from(self.index)) {
             counters.publish(published);
         }
+        self.tell_totals();
+    }
+
+    fn tell_exhaustion(&mut self, enobufs: u64) {
+        if enobufs > self.enobufs_told {
+            let times = enobufs - self.enobufs_told;
+            self.enobufs_told = enobufs;
+            let remedy = "a higher receive_buffer_count";
+            let fields = [("times", &times as _), ("remedy", &remedy as _)];
+            self.log.debug(self.now.unix_us, "receive buffers ran out", &fields);
+        }
+    }
+
+    fn tell_totals(&mut self) {
         if self.now.ms >= self.totals_ms + TOTALS_EVERY_MS {
             self.totals = totals_of(&self.board, &self.totals, self.now.ms - self.totals_ms);
             self.totals_ms = self.now.ms;
@@ -151,6 +167,10 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
     let rate = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms.max(1);
     Totals {
         clients: value(Counter::ClientsConnected),
+        pubsub_clients: value(Counter::PubsubClients),
+        pubsub_channels: value(Counter::PubsubChannels),
+        pubsub_patterns: value(Counter::PubsubPatterns),
+        pubsub_shard_channels: value(Counter::PubsubShardChannels),
         connections_accepted: value(Counter::ClientsTotal),
         connections_rejected: value(Counter::ClientsRejected),
         commands: value(Counter::Commands),

@@ -109,6 +109,17 @@ fn two_nodes_that_name_each_other_do_not_flood_the_reactors() {
 }
 
 #[test]
+fn a_place_that_only_the_reactor_did_not_know_is_confirmed_at_once_and_patches_nothing() {
+    let mut rig = Rig::with_map();
+    let (endpoint, mut out) = (Endpoint { host: "outer".into(), port: 3 }, Vec::new());
+    let report = Report::Moved { pool: 0, slot: 0, endpoint, from: address(2), known: false };
+    rig.pool.handle_report(report, 5000, &mut out);
+    let shown: Vec<String> = out.iter().map(show).collect();
+    assert_eq!(shown, ["confirmed outer:3 Some(3)"], "it may have been ASK that named it");
+    assert!(rig.pool.start(5000).is_some(), "a refresh follows");
+}
+
+#[test]
 fn places_are_found_through_the_address_map() {
     let mut rig = Rig::with_map();
     let outer = Endpoint { host: "outer".into(), port: 3 };

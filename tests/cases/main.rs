@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bench;
+mod breaking;
 mod fakes;
 mod faults;
 mod fence;
@@ -15,6 +16,8 @@ mod login;
 mod moves;
 mod program;
 mod protocol;
+mod pubsub;
+mod pubsub_faults;
 mod retries;
 mod session;
 mod splitting;

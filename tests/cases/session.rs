@@ -217,9 +217,6 @@ fn refused_and_later_commands_answer_one_error() {
         "BLMOVE a{k} b{k} LEFT RIGHT 0",
         "XREAD BLOCK 0 STREAMS k $",
         "WAIT 1 0",
-        "SUBSCRIBE c",
-        "PSUBSCRIBE c*",
-        "SSUBSCRIBE c",
     ] {
         client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
         let Got::Reply(reply) = client.read_within(seconds(5)) else { panic!("{line}: no answer") };

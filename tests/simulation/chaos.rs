@@ -83,7 +83,7 @@ impl World {
     pub fn strike(&mut self, chaos: Chaos) {
         let one_of_a_kind = self.mean_ms(chaos) == 0;
         if let Chaos::Gossip(node) = chaos {
-            return self.cluster.gossip(node);
+            return self.gossip(node);
         }
         if self.healed {
             return;
@@ -102,6 +102,7 @@ impl World {
             Chaos::BlackHole => {
                 if let Some(link) = self.some_link() {
                     self.links[link].mute = true;
+                    self.message_fault();
                     self.links[link].deaf = self.random.chance(500);
                 }
             }
@@ -169,13 +170,23 @@ impl World {
             return;
         }
         let to = self.random.pick(&targets);
+        // Whoever moves slots waits until both ends have heard of the last move.
+        let settled = |node: usize| {
+            let this = &self.cluster.nodes[node];
+            usize::from(this.view.owner[usize::from(slot)]) == from
+                && !this.migrating.contains_key(&slot)
+                && !this.importing.contains_key(&slot)
+        };
+        if !settled(from) || (self.cluster.truth.members[to].known && !settled(to)) {
+            return;
+        }
         if !std::mem::replace(&mut self.cluster.truth.members[to].known, true) {
-            self.cluster.gossip(to);
+            self.gossip(to);
             self.gossip_soon();
         }
         // Both must know of each other, or the command that begins a migration is refused.
         if !self.cluster.nodes[from].view.members[to].known {
-            self.cluster.gossip(from);
+            self.gossip(from);
         }
         self.cluster.nodes[to].importing.insert(slot, from);
         self.cluster.nodes[from].migrating.insert(slot, to);
@@ -204,9 +215,10 @@ impl World {
         }
         self.migrations.remove(&slot);
         self.cluster.truth.owner[usize::from(slot)] = to as u8;
+        self.shard_fault();
         self.cluster.truth.members[to].epoch = self.next_epoch();
-        self.moves.push((slot, self.history.tick));
-        self.cluster.gossip(to);
+        self.history.moves.push((slot, self.history.tick));
+        self.gossip(to);
         // The target is told first, the source soon after, the others by and by.
         let at = self.now_us + self.random.below(2_000);
         self.at(at, Event::Chaos(Chaos::Gossip(from)));
@@ -220,7 +232,7 @@ impl World {
     fn abort_migration(&mut self, slot: u16) {
         let Some(Migration { from, to }) = self.migrations.remove(&slot) else { return };
         self.aborts.push((slot, self.history.tick));
-        self.moves.push((slot, self.history.tick));
+        self.history.moves.push((slot, self.history.tick));
         self.cluster.nodes[to].importing.remove(&slot);
         self.cluster.nodes[from].migrating.remove(&slot);
         let of_slot = self.cluster.nodes[to].data.keys().filter(|key| slot_of(key) == slot);
@@ -244,6 +256,7 @@ impl World {
         let busy = self.migrations.values().any(|of| of.from == node || of.to == node);
         let followed = self.cluster.truth.members.iter().any(|of| of.primary == Some(node));
         if !owns && !busy && !followed {
+            self.message_fault();
             let member = &mut self.cluster.truth.members[node];
             member.known = !member.known;
             self.gossip_soon();
@@ -255,6 +268,7 @@ impl World {
             return;
         }
         self.abort_migrations_of(node);
+        self.message_fault();
         self.cluster.nodes[node].alive = false;
         self.cluster.truth.members[node].failed = true;
         for link in 0..self.links.len() {
@@ -283,7 +297,7 @@ impl World {
         if self.parameters.loading_ms > 0 {
             this.loading_until = self.now_us + self.random.below(500_000);
         }
-        self.cluster.gossip(node);
+        self.gossip(node);
         self.gossip_soon();
     }
 
@@ -294,6 +308,7 @@ impl World {
             .filter(|&node| members[node].known && self.cluster.nodes[node].alive)
             .find(|&node| members[node].primary == Some(old));
         let Some(heir) = heir else { return };
+        self.shard_fault();
         self.abort_migrations_of(old);
         let data = std::mem::take(&mut self.cluster.nodes[old].data);
         self.cluster.nodes[heir].data = data;
@@ -312,14 +327,24 @@ impl World {
         }
         for &slot in &self.slots {
             if self.cluster.truth.owner[usize::from(slot)] == heir as u8 {
-                self.moves.push((slot, self.history.tick));
+                self.history.moves.push((slot, self.history.tick));
             }
         }
-        self.cluster.gossip(heir);
+        self.gossip(heir);
         self.gossip_soon();
     }
 
-    /// The faults end: every node is up and knows how things are; silent connections break.
+    /// Connections that are silent and that nobody uses: keepalive would find them in time.
+    pub fn break_silent_links(&mut self) {
+        for link in 0..self.links.len() {
+            if self.links[link].deaf || self.links[link].mute {
+                self.hang_up(link, true);
+            }
+        }
+    }
+
+    /// The faults end: every node is up and knows how things are. Connections that are
+    /// silent stay so: what waits for them must be ended by the proxy's own time limits.
     pub fn heal(&mut self) {
         self.note(10 << 40, || "heal".into());
         let slots: Vec<u16> = self.migrations.keys().copied().collect();
@@ -333,13 +358,7 @@ impl World {
             this.stalled_until = 0;
         }
         for node in 0..self.cluster.nodes.len() {
-            self.cluster.gossip(node);
-        }
-        // Keepalive would find them in time.
-        for link in 0..self.links.len() {
-            if self.links[link].deaf || self.links[link].mute {
-                self.hang_up(link, true);
-            }
+            self.gossip(node);
         }
         self.healed = true;
     }

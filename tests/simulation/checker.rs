@@ -17,17 +17,16 @@ use crate::workload::SCRIPTS;
 type Verdict = Result<Outcome, Violation>;
 
 /// What the checker must know of the run.
-pub struct Circumstances<'a> {
+pub struct Circumstances {
     /// No fault that a proxy cannot hide.
     pub calm: bool,
     /// The proxy has had a map since before the request.
     pub mapped: bool,
     /// The same for the commands that only nodes know.
     pub learned: bool,
-    /// Ticks at which slots changed hands.
-    pub moves: &'a [(u16, u64)],
     pub split: bool,
-    /// Clients run scripts that break their connection.
+    /// Its scripts may fail: it runs such that break their connection, or nodes leave the cluster, and
+    /// a redirect to one that has left is shown as a forged one is.
     pub hostile: bool,
 }
 
@@ -43,10 +42,23 @@ impl History {
             _ => self.judge_success(id, raw, value),
         };
         match verdict {
-            Ok(outcome) => self.requests[id as usize].outcome = outcome,
+            Ok(outcome) => {
+                self.requests[id as usize].outcome = outcome;
+                self.check_not_run(id);
+            }
             Err(violation) => {
                 self.violation.get_or_insert(violation);
             }
+        }
+    }
+
+    /// What is said not to have run has not.
+    fn check_not_run(&mut self, id: u32) {
+        let request = &self.requests[id as usize];
+        if request.outcome == Outcome::NotRun && request.writes() && !request.runs.is_empty() {
+            let text = "its answer says that it has not run, but it has";
+            let violation = self.violation(id, "at most once", text);
+            self.violation.get_or_insert(violation);
         }
     }
 
@@ -167,12 +179,11 @@ impl History {
         {
             return Ok(());
         }
-        let slots: Vec<u16> = request.keys.iter().map(|key| slot_of(key)).collect();
-        let moved = around.moves.iter().rev();
-        let moves = moved
-            .take_while(|(_, tick)| *tick >= request.issued_tick.saturating_sub(200))
-            .filter(|(slot, _)| slots.contains(slot) || request.kind == Kind::Scan)
-            .count();
+        let earlier = request.issued_tick.saturating_sub(200);
+        let moves = request.keys.iter().map(|key| self.moves_since(slot_of(key), earlier)).max();
+        // Without a key of its own it may have been led by any slot.
+        let moves = moves
+            .unwrap_or_else(|| self.moves.iter().rev().take_while(|of| of.1 >= earlier).count());
         if (text.starts_with("ERR too many redirects") || text.starts_with("TRYAGAIN"))
             && moves >= 2
         {
@@ -309,9 +320,18 @@ impl History {
             }
             (from, content) = (next_from, next_content);
         }
+        if self.forked.contains(key) {
+            return Ok(());
+        }
         let text = format!("no state of its key between ticks {low} and {high}: {value:?}");
         let text: String = text.chars().take(300).collect();
         Err(self.violation(id, "order", &text))
+    }
+
+    /// How often a slot has changed hands since.
+    pub fn moves_since(&self, slot: u16, tick: u64) -> usize {
+        let moves = self.moves.iter().rev().take_while(|of| of.1 >= tick);
+        moves.filter(|of| of.0 == slot).count()
     }
 
     /// The ticks after and before which it must have run.

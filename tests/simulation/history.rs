@@ -12,7 +12,7 @@
 //!
 //! Not here: what replies may say (`checker`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ringway::cluster::slot_of;
 use ringway::resp::Version;
@@ -102,7 +102,7 @@ pub struct Refusal {
 }
 
 impl Request {
-    fn writes(&self) -> bool {
+    pub fn writes(&self) -> bool {
         !matches!(self.kind, Kind::Get | Kind::MGet | Kind::Exists)
     }
 
@@ -148,6 +148,12 @@ pub struct History {
     pub increments: BTreeMap<Vec<u8>, u64>,
     /// Ticks at which something was refused or a connection lost: reads may have been repeated.
     pub disturbances: Vec<u64>,
+    /// Keys of which two nodes had a copy, or of which a node knew nothing while another had it: who
+    /// follows ASK when that migration is over and another has begun makes this happen, and the
+    /// cluster specification has no remedy.
+    pub forked: BTreeSet<Vec<u8>>,
+    /// Slots that changed hands, and the ticks.
+    pub moves: Vec<(u16, u64)>,
     order: BTreeMap<(usize, u16), Vec<Place>>,
     /// Elder, younger, slot.
     inversions: Vec<(u32, u32, u16)>,

@@ -9,6 +9,7 @@ mod chaos;
 mod checker;
 mod history;
 mod item;
+mod messages;
 mod network;
 mod nodes;
 mod parameters;
@@ -43,6 +44,8 @@ struct Report {
     refusals: u64,
     inversions: u64,
     walks: u64,
+    heard: u64,
+    judged: u64,
 }
 
 fn run(world: &mut World) -> Result<Report, Violation> {
@@ -51,6 +54,7 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         let requests = 1 + world.random.below(parameters.requests);
         world.add_client(requests, false);
     }
+    world.add_ears();
     world.at(parameters.map_first_us + 1, Event::Errand(Errand::Periodic));
     let learn_us = parameters.map_first_us + 10_000;
     world.at(learn_us, Event::Errand(Errand::Learn));
@@ -73,6 +77,8 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         refusals: world.redirects_seen,
         inversions: world.history.inversions_allowed,
         walks: world.history.walks,
+        heard: world.messages.heard,
+        judged: world.messages.judged,
     })
 }
 
@@ -105,10 +111,13 @@ fn heal_and_answer(world: &mut World, parameters: &Parameters) -> Result<(), Vio
 
 /// New clients find everything in order: nothing may fail any more.
 fn after_heal(world: &mut World) -> Result<(), Violation> {
+    world.break_silent_links();
     let settle = world.now_us + 12_000_000;
     world.run_until(settle, |_| false);
     for client in 0..world.clients.len() {
-        world.dismiss(client);
+        if world.clients[client].ear.is_none() {
+            world.dismiss(client);
+        }
     }
     let settle = world.now_us + 2_000_000;
     world.run_until(settle, |_| false);
@@ -128,6 +137,8 @@ fn after_heal(world: &mut World) -> Result<(), Violation> {
 
 /// Nobody is there any more: nothing may be left in the tables.
 fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> {
+    world.judge_messages();
+    take_violation(world)?;
     if parameters.drains {
         world.drained = true;
         let now = world.now();
@@ -150,13 +161,18 @@ fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> 
         let (requests, clients) = (world.proxy.requests_open(), world.proxy.clients_open());
         return failed("tables", format!("{requests} requests and {clients} clients are left"));
     }
+    let settle = world.now_us + 3_000_000;
+    let counts = |world: &mut World| world.proxy.subscription_counts();
+    if !world.run_until(settle, |world| counts(world) == [0; 4]) {
+        return failed("tables", format!("subscriptions are left: {:?}", counts(world)));
+    }
     take_violation(world)
 }
 
-/// One seed, panics turned into violations. `traced`: what happened last, as text.
-fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>, String) {
+/// One seed, panics turned into violations. `traced`: what happened, as text.
+fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>, Vec<String>) {
     let parameters = Parameters::draw(seed);
-    let mut world = World::new(parameters.clone(), plant, traced);
+    let mut world = World::new(parameters, plant, traced);
     let result = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     let result = result.unwrap_or_else(|panic| {
         let text = panic
@@ -165,28 +181,41 @@ fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>
             .or_else(|| panic.downcast_ref::<&str>().map(|text| text.to_string()));
         Err(Violation { checker: "assertion", text: text.unwrap_or_default() })
     });
-    let trace = world.trace.into_iter().flatten().collect::<Vec<_>>().join("\n");
-    (result, format!("{trace}\n{parameters:#?}"))
+    (result, world.trace.unwrap_or_default())
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a seed; on a violation once more with its events, and shows all.
+/// Runs a seed; on a violation once more with its events, and shows the last of them. All are
+/// written to the file that `RINGWAY_SIMULATION_TRACE` names.
 fn check_seed(seed: u64) -> Report {
-    match run_seed(seed, Plant::Nothing, false).0 {
-        Ok(report) => report,
-        Err(violation) => {
-            let (_, trace) = run_seed(seed, Plant::Nothing, true);
-            panic!(
-                "\n{trace}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test \
-                 --test simulation -- --nocapture seeds",
-                violation.checker, violation.text
-            );
-        }
+    let file = std::env::var_os("RINGWAY_SIMULATION_TRACE");
+    let (result, _) = run_seed(seed, Plant::Nothing, false);
+    if result.is_ok() && file.is_none() {
+        return result.unwrap_or_default();
     }
+    let (result, trace) = run_seed(seed, Plant::Nothing, true);
+    if let Some(file) = file {
+        std::fs::write(file, trace.join("\n") + "\n").expect("a file to write");
+    }
+    let violation = match result {
+        Ok(report) => return report,
+        Err(violation) => violation,
+    };
+    let last = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
+    panic!(
+        "\n{:#?}\n{last}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test --test \
+         simulation -- --nocapture seeds",
+        Parameters::draw(seed),
+        violation.checker,
+        violation.text
+    );
 }
+
+/// Events that are shown when a seed fails.
+const TRACE_SHOWN: usize = 60;
 
 #[test]
 fn seeds_pass() {
@@ -215,6 +244,8 @@ fn seeds_pass() {
         sum.refusals += report.refusals;
         sum.inversions += report.inversions;
         sum.walks += report.walks;
+        sum.heard += report.heard;
+        sum.judged += report.judged;
     }
     println!("{count} seeds from {first}: {sum:?}");
 }
@@ -229,22 +260,19 @@ fn same_seed_same_events() {
 
 // --- tests of the tests -----------------------------------------------------------------------
 
-/// Runs seeds until a checker has found the mistake; it must be one of those.
+/// Runs seeds until one of these checkers has found the mistake. Others may find it before: what goes
+/// wrong behind the fence the proxy itself notices, and then an error is needless.
 #[track_caller]
 fn check_found(plant: Plant, checkers: &[&str]) {
     for seed in 1..=300 {
         if let (Err(violation), _) = run_seed(seed, plant, false) {
-            assert!(
-                checkers.contains(&violation.checker),
-                "{plant:?} was found by {:?}: {}",
-                violation.checker,
-                violation.text
-            );
             println!("{plant:?}: seed {seed}, {}: {}", violation.checker, violation.text);
-            return;
+            if checkers.contains(&violation.checker) {
+                return;
+            }
         }
     }
-    panic!("{plant:?} was not found");
+    panic!("{plant:?} was not found by {checkers:?}");
 }
 
 #[test]
@@ -259,7 +287,7 @@ fn planted_lost_reply_is_found() {
 
 #[test]
 fn planted_swap_of_replies_is_found() {
-    check_found(Plant::SwapReplies, &["ownership", "order"]);
+    check_found(Plant::SwapReplies, &["ownership", "order", "needless error"]);
 }
 
 #[test]
@@ -294,7 +322,7 @@ fn planted_belief_in_a_forged_redirect_is_found() {
 
 #[test]
 fn planted_standstill_of_time_is_found() {
-    check_found(Plant::NoTime, &["liveness", "tables", "busy loop"]);
+    check_found(Plant::NoTime, &["liveness", "messages", "tables", "busy loop"]);
 }
 
 #[test]
@@ -303,14 +331,11 @@ fn planted_second_sending_of_a_reply_is_found() {
 }
 
 #[test]
-fn zz_debug() {
-    let Some(seed) = number("DEBUG_SEED") else { return };
-    let file = std::env::var("DEBUG_FILE").unwrap();
-    let (result, trace) = run_seed(seed, Plant::Nothing, true);
-    std::fs::write(
-        file,
-        trace.replace("Socket { index: ", "#").replace(", generation: ", ".")
-            + &format!("\n{result:?}"),
-    )
-    .unwrap();
+fn planted_loss_of_a_message_is_found() {
+    check_found(Plant::DropMessage, &["messages"]);
+}
+
+#[test]
+fn planted_message_come_twice_is_found() {
+    check_found(Plant::RepeatMessage, &["messages"]);
 }

@@ -136,7 +136,13 @@ impl World {
     /// Cuts bytes at random places, or not at all.
     fn slices(&mut self, mut bytes: Vec<u8>) -> Vec<Vec<u8>> {
         let mut slices = Vec::new();
-        while bytes.len() > 1 && slices.len() < 12 && self.random.chance(self.parameters.slices) {
+        while bytes.len() > 16_000 {
+            let at = self.random.range(1_000..=16_000) as usize;
+            let rest = bytes.split_off(at);
+            slices.push(std::mem::replace(&mut bytes, rest));
+        }
+        let most = slices.len() + 12;
+        while bytes.len() > 1 && slices.len() < most && self.random.chance(self.parameters.slices) {
             let at = 1 + self.random.skewed(bytes.len() as u64 - 2) as usize;
             let rest = bytes.split_off(at);
             slices.push(std::mem::replace(&mut bytes, rest));
@@ -170,7 +176,7 @@ impl World {
             let Some(entry) = self.entry(socket) else { return };
             entry.out_us = entry.out_us.max(now + delay);
             last = entry.out_us;
-            self.to_peer(peer, last, slice);
+            self.carry_to_peer(peer, last, slice);
         }
         if let Peer::Client(client) = peer
             && self.clients[client].is_full()
@@ -187,7 +193,7 @@ impl World {
         self.at(done, Event::Sent { socket, ok: true });
     }
 
-    fn to_peer(&mut self, peer: Peer, at: u64, bytes: Vec<u8>) {
+    fn carry_to_peer(&mut self, peer: Peer, at: u64, bytes: Vec<u8>) {
         match peer {
             Peer::Client(client) => {
                 self.clients[client].under_way += bytes.len();
@@ -199,7 +205,7 @@ impl World {
     }
 
     /// A peer sends bytes to the proxy.
-    pub fn to_proxy(&mut self, socket: Socket, bytes: Vec<u8>) {
+    pub fn carry_to_proxy(&mut self, socket: Socket, bytes: Vec<u8>) {
         for slice in self.slices(bytes) {
             let delay = self.delay();
             let now = self.now_us;

@@ -150,6 +150,16 @@ impl Cluster {
         SocketAddr::from(([to, b, c, d], address.port()))
     }
 
+    /// Keys of a command that runs at `node` that some other node has too, or instead.
+    pub fn forked(&self, node: usize, args: &[Vec<u8>]) -> Vec<Vec<u8>> {
+        let keys = keys_of(&args[0].to_ascii_uppercase(), args);
+        let elsewhere = |key: &[u8]| {
+            let mut others = self.nodes.iter().enumerate().filter(|(other, _)| *other != node);
+            others.any(|(_, other)| other.data.contains_key(key))
+        };
+        keys.into_iter().filter(|key| elsewhere(key)).map(<[u8]>::to_vec).collect()
+    }
+
     pub fn primaries(&self) -> Vec<usize> {
         let is_primary =
             |&n: &usize| self.truth.members[n].known && self.truth.members[n].primary.is_none();
@@ -218,7 +228,7 @@ impl Cluster {
         answer.fenced = name == b"EVAL" || name.starts_with(b"MOD.");
         let slot = keys.first().map(|key| slot_of(key));
         let id = item::request_of(&name, args);
-        if let Some(line) = self.refusal(node, &name, &keys, asking, mood, now_us) {
+        if let Some(line) = self.refusal(node, args, asking, mood, now_us) {
             answer.refused = id.zip(slot);
             answer.reply = line;
             return answer;
@@ -238,12 +248,13 @@ impl Cluster {
     fn refusal(
         &self,
         node: usize,
-        name: &[u8],
-        keys: &[&[u8]],
+        args: &[Vec<u8>],
         asking: bool,
         mood: Mood,
         now_us: u64,
     ) -> Option<Vec<u8>> {
+        let name = args[0].to_ascii_uppercase();
+        let keys = keys_of(&name, args);
         let this = &self.nodes[node];
         let first = keys.first().copied().unwrap_or_default();
         let line = |text: &str| {
@@ -267,7 +278,7 @@ impl Cluster {
         let is_replica = self.truth.members[node].primary.is_some();
         if owner == node as u8 && is_replica {
             // Demoted a moment ago.
-            if !is_read(name) {
+            if !is_read(&name) {
                 return line("READONLY You can't write against a read only replica.");
             }
             return self.redirect("MOVED", slot, self.truth.owner[usize::from(slot)]);
@@ -296,7 +307,7 @@ impl Cluster {
             Mood::ClusterDown => line("CLUSTERDOWN The cluster is down"),
             Mood::Loading => line("LOADING Redis is loading the dataset in memory"),
             Mood::MasterDown => line("MASTERDOWN Link with MASTER is down"),
-            Mood::ReadOnly if is_read(name) => None,
+            Mood::ReadOnly if is_read(&name) => None,
             Mood::ReadOnly => line("READONLY You can't write against a read only replica."),
             Mood::Misconf => line("MISCONF Redis is configured to save RDB snapshots"),
         }
@@ -307,7 +318,7 @@ impl Cluster {
         Some(format!("-{word} {slot} {address}\r\n").into_bytes())
     }
 
-    fn redirect_as_seen(&self, node: usize, slot: u16, to: u8) -> Option<Vec<u8>> {
+    pub fn redirect_as_seen(&self, node: usize, slot: u16, to: u8) -> Option<Vec<u8>> {
         let address = self.announced(self.nodes[node].view.members[usize::from(to)].address);
         Some(format!("-MOVED {slot} {address}\r\n").into_bytes())
     }
@@ -398,8 +409,8 @@ impl Cluster {
                 answer.reply = data.get(&key).map_or(null.to_vec(), |value| bulk(value));
                 return;
             }
-            b"split" => format!("-ERR bad engine\r\n$8\r\nINJECTED\r\n"),
-            b"three" => format!("+OK\r\n*1\r\n:666666\r\n$8\r\nINJECTED\r\n"),
+            b"split" => "-ERR bad engine\r\n$8\r\nINJECTED\r\n".to_string(),
+            b"three" => "+OK\r\n*1\r\n:666666\r\n$8\r\nINJECTED\r\n".to_string(),
             b"forge-unknown" => format!("-MOVED {slot} 66.6.6.6:6666\r\n"),
             b"forge-ask" => format!("-ASK {slot} 66.6.6.6:6666\r\n"),
             b"forge-known" => format!("-MOVED {slot} {known}\r\n"),

@@ -55,6 +55,8 @@ pub struct Parameters {
     pub connect_hangs: u32,
     pub connect_fails_at_once: u32,
     pub stray_frames: u32,
+    /// A connection ends in the middle of what a node says, at any byte.
+    pub cut_in_reply: u32,
 
     pub leaves: u32,
     /// Who leaves is followed by another.
@@ -79,6 +81,8 @@ pub struct Parameters {
     pub weights: [u32; KINDS],
 
     pub chaos_ms: u64,
+    /// Clients that listen; half as many publish.
+    pub ears: u64,
     pub proxy: Knobs,
 }
 
@@ -115,6 +119,7 @@ impl Parameters {
         }
         drawn.draw_habits(r);
         drawn.draw_proxy(r);
+        drawn.ears = if r.chance(400) { 1 + r.skewed(5) } else { 0 };
         drawn
     }
 
@@ -185,6 +190,7 @@ impl Parameters {
         self.connect_refused = sometimes(r, 250, 1..=400);
         self.connect_hangs = sometimes(r, 150, 1..=300);
         self.connect_fails_at_once = sometimes(r, 150, 1..=300);
+        self.cut_in_reply = sometimes(r, 250, 1..=60);
         self.stray_frames = sometimes(r, 100, 1..=10);
     }
 
@@ -194,10 +200,10 @@ impl Parameters {
         self.half_closes = sometimes(r, 300, 1..=400);
         self.resp3 = sometimes(r, 600, 1..=1000);
         self.large = sometimes(r, 300, 1..=400);
+        self.hostile = sometimes(r, 400, 1..=500);
         if !self.calm {
             self.never_reads = sometimes(r, 200, 1..=300);
             self.slow_reads = sometimes(r, 200, 1..=400);
-            self.hostile = sometimes(r, 400, 1..=500);
         }
         for weight in &mut self.weights {
             *weight = if r.chance(350) { 0 } else { 1 + r.skewed(100) as u32 };

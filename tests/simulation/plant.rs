@@ -34,6 +34,10 @@ pub enum Plant {
     NoTime,
     /// A client is sent a reply twice.
     SendTwice,
+    /// A node keeps a message to itself.
+    DropMessage,
+    /// A node sends a message twice.
+    RepeatMessage,
 }
 
 impl World {

@@ -373,6 +373,28 @@ fn several_keys_that_are_nowhere_are_asked_for_one_by_one_while_their_slot_moves
 }
 
 #[test]
+fn whole_cluster_command_waits_for_elders_and_holds_what_comes_after() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let key = key("k", true);
+    rig.ask(client, &format!("SET {key} v"));
+    rig.let_in(true);
+    rig.ask(client, "DBSIZE");
+    rig.ask(client, &format!("SET {key} w"));
+    let first = rig.backend_of(1);
+    assert!(rig.told(Conn::Backend(first)).ends_with("$1 v "));
+    rig.answer(first, "+OK ");
+    rig.let_in(true);
+    let second = rig.backend_of(2);
+    assert_eq!(rig.told(Conn::Backend(first)), "*1 $6 DBSIZE ");
+    rig.answer(first, ":1 ");
+    assert_eq!(rig.told(Conn::Backend(first)), "", "the other node has not counted yet");
+    rig.answer(second, ":2 ");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK :3 ");
+    assert!(rig.told(Conn::Backend(first)).ends_with("$1 w "));
+}
+
+#[test]
 fn failed_connect_long_after_an_outage_is_tried_again() {
     let mut rig = Rig::new(Settings::default());
     let client = rig.client();
@@ -391,4 +413,101 @@ fn failed_connect_long_after_an_outage_is_tried_again() {
     let backend = rig.backend_of(1);
     rig.answer(backend, "$1 v ");
     assert_eq!(rig.told(Conn::Client(client)), "$1 v ");
+}
+
+impl Rig {
+    /// The connection to a node ends.
+    fn lose(&mut self, backend: u32) {
+        let now = self.now();
+        self.proxy.handle_end(Conn::Backend(backend), true, now);
+        self.pass(50);
+    }
+}
+
+#[test]
+fn lost_read_is_asked_again_once() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("GET {}", key("k", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.lose(backend);
+    rig.let_in(true);
+    assert_eq!(rig.told(Conn::Client(client)), "");
+    rig.lose(backend);
+    rig.pass(500);
+    rig.let_in(true);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-ERR connection to server lost, the command may have run"), "{told}");
+}
+
+#[test]
+fn lost_write_is_never_asked_again() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("INCR {}", key("k", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.lose(backend);
+    rig.pass(500);
+    rig.let_in(true);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-ERR connection to server lost, the command may have run"), "{told}");
+    assert_eq!(rig.told(Conn::Backend(backend)).matches("INCR").count(), 1);
+}
+
+#[test]
+fn client_that_has_half_a_long_reply_is_closed_when_the_rest_is_lost() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("GET {}", key("k", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    let half = "x".repeat(100_000);
+    rig.answer(backend, &format!("$200000 {half}"));
+    assert!(rig.told(Conn::Client(client)).len() > 65_000, "long replies are not kept back");
+    rig.lose(backend);
+    assert!(rig.closed.contains(&Conn::Client(client)));
+    assert_eq!(rig.told(Conn::Client(client)), "");
+}
+
+#[test]
+fn short_beginning_of_a_reply_is_taken_back_when_the_rest_is_lost() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("GET {}", key("k", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.answer(backend, "$5 he");
+    rig.lose(backend);
+    rig.let_in(true);
+    rig.answer(backend, "$5 hello ");
+    assert_eq!(rig.told(Conn::Client(client)), "$5 hello ");
+}
+
+#[test]
+fn script_whose_reply_nobody_vouched_for_may_have_run() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("EVAL x 1 {}", key("k", true)));
+    rig.let_in(true);
+    let fence = rig.backend_of(1);
+    rig.answer(fence, ":1 ");
+    rig.lose(fence);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-ERR connection to server lost, the command may have run"), "{told}");
+}
+
+#[test]
+fn error_that_greets_us_is_nobodys_reply() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("GET {}", key("k", true)));
+    let now = rig.now();
+    let backend = rig.backend_of(1);
+    rig.proxy.handle_connected(backend, true, now);
+    rig.settle();
+    rig.answer(backend, "-ERR_max_number_of_clients_reached ");
+    assert!(rig.closed.contains(&Conn::Backend(backend)));
+    assert_eq!(rig.told(Conn::Client(client)), "");
 }

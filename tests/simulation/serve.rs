@@ -2,9 +2,10 @@
 //!
 //! Not here: what a command does (`nodes`), how bytes travel (`network`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
+use ringway::cluster::slot_of;
 use ringway::proxy::{Conn, Socket};
 
 use crate::network::Peer;
@@ -25,8 +26,10 @@ pub struct Link {
     pub deaf: bool,
     pub mute: bool,
     /// Bytes answered, and how many of them the proxy has read.
-    written: u64,
+    pub written: u64,
     pub read: u64,
+    /// Channels, patterns and shard channels.
+    pub subscriptions: BTreeSet<(usize, Vec<u8>)>,
     /// Where refusals end in the stream (`None`: not before the next reply), and whose they are.
     pub refusals: VecDeque<(Option<u64>, u32, usize)>,
     /// The last write that it was asked for, for `Plant::ResendLost`.
@@ -76,6 +79,7 @@ impl World {
             mute: false,
             written: 0,
             read: 0,
+            subscriptions: BTreeSet::new(),
             refusals: VecDeque::new(),
             last_write: Vec::new(),
         });
@@ -106,8 +110,14 @@ impl World {
             && !self.healed
             && self.random.chance(self.parameters.greeting)
         {
-            self.to_proxy(socket, b"-ERR max number of clients reached\r\n".to_vec());
-            self.hang_up(link, false);
+            self.carry_to_proxy(socket, b"-ERR max number of clients reached\r\n".to_vec());
+            if self.random.chance(500) {
+                self.hang_up(link, false);
+            } else {
+                // It may still answer what comes before it gets to closing.
+                let at = self.now_us + self.random.below(5_000);
+                self.at(at, Event::HangUp { link });
+            }
         }
     }
 
@@ -116,7 +126,9 @@ impl World {
         let link = &mut self.links[link];
         if std::mem::replace(&mut link.up, false) {
             let socket = link.socket;
+            link.subscriptions.clear();
             self.end_to_proxy(socket, broken);
+            self.message_fault();
         }
     }
 
@@ -171,14 +183,21 @@ impl World {
             replies.swap(at, at + 1);
         }
         self.plant_replies(&mut replies);
-        let output: Vec<u8> = replies.concat();
+        let mut output: Vec<u8> = replies.concat();
+        let cut = !self.healed && self.random.chance(self.parameters.cut_in_reply);
+        if cut {
+            output.truncate(self.random.index(output.len() + 1));
+        }
         if more {
             self.serve_soon(link);
         }
         let this = &mut self.links[link];
         if !output.is_empty() && !this.mute && this.up {
             let socket = this.socket;
-            self.to_proxy(socket, output);
+            self.carry_to_proxy(socket, output);
+        }
+        if cut {
+            self.hang_up(link, false);
         }
     }
 
@@ -220,6 +239,12 @@ impl World {
     }
 
     fn run(&mut self, link: usize, args: &[Vec<u8>]) -> Vec<u8> {
+        if self.links[link].login.authenticated
+            && let Some(reply) = self.run_pubsub(link, args)
+        {
+            self.links[link].written += reply.len() as u64;
+            return reply;
+        }
         let mood = self.mood();
         self.history.tick += 1;
         let now_us = self.now_us;
@@ -234,6 +259,13 @@ impl World {
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
         };
         self.note(answer.reply.len() as u64 | 7 << 40, shown);
+        if answer.reply.first() != Some(&b'-') {
+            for key in self.cluster.forked(node, args) {
+                if self.history.moves_since(slot_of(&key), 0) >= 1 {
+                    self.history.forked.insert(key);
+                }
+            }
+        }
         if !answer.ran.is_empty() {
             self.links[link].last_write = args.to_vec();
         }

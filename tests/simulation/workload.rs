@@ -13,6 +13,7 @@ use ringway::resp::value::{Value, parse_value};
 use crate::checker::Circumstances;
 use crate::history::{Kind, Outcome};
 use crate::item::{item, mark};
+use crate::messages::Ear;
 use crate::network::{Completion, Peer};
 use crate::nodes::bulk;
 use crate::serve::text_of;
@@ -63,10 +64,14 @@ pub struct Client {
     asked_large: bool,
     leaves: bool,
     logged_in: bool,
+    /// Runs scripts that answer what they like.
+    hostile: bool,
     half_closes: bool,
     /// Waits until all it asked is answered, then leaves.
     leaving: bool,
     pub walk: Option<Walk>,
+    /// It listens or publishes, and does nothing else.
+    pub ear: Option<Box<Ear>>,
 }
 
 /// Bytes that a client's kernel takes while the client does not read.
@@ -98,6 +103,7 @@ impl Client {
 impl World {
     pub fn add_client(&mut self, requests: u64, orderly: bool) -> usize {
         let (leaves, half) = (self.parameters.leaves, self.parameters.half_closes);
+        let hostile = self.parameters.hostile;
         let (never, slow) = (self.parameters.never_reads, self.parameters.slow_reads);
         let never_reads = !orderly && self.random.chance(never);
         self.clients.push(Client {
@@ -105,6 +111,7 @@ impl World {
             reading: !never_reads,
             never_reads,
             slow: !orderly && self.random.chance(slow),
+            hostile: !orderly && self.random.chance(hostile),
             leaves: !orderly && self.random.chance(leaves),
             half_closes: !orderly && self.random.chance(half),
             ..Client::default()
@@ -123,6 +130,9 @@ impl World {
             let socket = self.open_socket(None, Peer::Client(client));
             self.clients[client].socket = Some(socket);
             self.complete(Completion::Accepted { socket, client });
+        }
+        if self.clients[client].ear.is_some() {
+            return self.ear_acts(client);
         }
         if self.clients[client].slow {
             let reading = self.random.chance(400) || self.healed;
@@ -165,11 +175,11 @@ impl World {
             // In the middle of what it asks, or right behind it.
             let keep = self.random.index(bytes.len() + 1);
             bytes.truncate(keep);
-            self.to_proxy(socket, bytes);
+            self.carry_to_proxy(socket, bytes);
             let broken = self.random.chance(500);
             return self.leave(client, broken);
         }
-        self.to_proxy(socket, bytes);
+        self.carry_to_proxy(socket, bytes);
         if last && self.clients[client].half_closes {
             self.clients[client].finished = true;
             self.clients[client].left = 0;
@@ -295,6 +305,9 @@ impl World {
             }
             return;
         }
+        if self.clients[client].ear.is_some() {
+            return self.ear_hears(client, raw, value);
+        }
         let Some(id) = self.clients[client].outstanding.pop_front() else {
             let text = format!("client {client} got a reply too many: {:?}", text_of(raw, 200));
             return self.history.violate("one reply", text);
@@ -307,9 +320,8 @@ impl World {
             calm: self.parameters.calm || self.healed_before(issued_us),
             learned: self.learned_us.is_some_and(|at| at < issued_us),
             mapped: self.first_map_us.is_some_and(|at| at < issued_us),
-            moves: &self.moves,
             split: self.parameters.proxy.split,
-            hostile: self.parameters.hostile > 0,
+            hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
         };
         self.history.judge(id, raw, value, &around);
         if self.history.requests[id as usize].kind == Kind::Scan {
@@ -361,6 +373,7 @@ impl World {
             || this.slow
             || self.parameters.closes_innocents()
             || self.drained
+            || (this.ear.is_some() && !self.parameters.calm)
             || self.may_be_torn(client);
         if !reason {
             self.history.violate("close", format!("client {client} was closed for no reason"));
@@ -370,7 +383,7 @@ impl World {
     // --- what is asked -----------------------------------------------------------------------
 
     fn ask(&mut self, client: usize, bytes: &mut Vec<u8>) {
-        let mut kind = self.draw_kind();
+        let mut kind = self.draw_kind(client);
         if self.parameters.login && !self.clients[client].logged_in {
             let early = self.random.chance(300);
             kind = if early { Kind::Early } else { Kind::Auth };
@@ -428,10 +441,10 @@ impl World {
         self.history.open(client, kind, version, self.now_us)
     }
 
-    fn draw_kind(&mut self) -> Kind {
+    fn draw_kind(&mut self, client: usize) -> Kind {
         let hello = if self.random.chance(self.parameters.resp3) { 3 } else { 2 };
         let last = if self.random.chance(500) { Kind::Quit } else { Kind::BadProtocol };
-        let harmless = !self.random.chance(self.parameters.hostile);
+        let harmless = !self.clients[client].hostile || self.random.chance(400);
         let script = self.random.index(if harmless { 3 } else { SCRIPTS.len() }) as u8;
         let kinds = [
             (Kind::Set, 10),

@@ -13,6 +13,7 @@ use ringway::proxy::{Action, Conn, Now, Proxy, Socket};
 
 use crate::chaos::{Chaos, Migrations};
 use crate::history::History;
+use crate::messages::Messages;
 use crate::network::{Completion, Entry, Inbound, Peer};
 use crate::nodes::Cluster;
 use crate::parameters::Parameters;
@@ -31,6 +32,8 @@ pub enum Event {
     ToLink { link: usize, bytes: Vec<u8> },
     LinkEnd { link: usize },
     Serve { link: usize },
+    HangUp { link: usize },
+    Bus { node: usize, channel: Vec<u8>, number: usize },
     Sent { socket: Socket, ok: bool },
     Connected { socket: Socket, ok: bool },
     Gone { socket: Socket },
@@ -55,10 +58,9 @@ pub struct World {
     pub cluster: Cluster,
     pub topology: TopologyThread,
     pub history: History,
-    /// Ticks at which slots changed hands.
-    pub moves: Vec<(u16, u64)>,
     /// Ticks at which a migration was given up.
     pub aborts: Vec<(u16, u64)>,
+    pub messages: Messages,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -78,7 +80,8 @@ pub struct World {
     turn_scheduled: bool,
     empty_turns: u32,
     actions: Vec<Action>,
-    pub trace: Option<VecDeque<String>>,
+    /// Every event as text, where somebody wants to read it.
+    pub trace: Option<Vec<String>>,
     pub hash: u64,
     pub redirects_seen: u64,
 }
@@ -88,9 +91,6 @@ const EMPTY_TURNS_MAX: u32 = 400;
 
 /// What clients log in with.
 pub const FRONT_PASSWORD: &[u8] = b"front";
-
-/// Lines of the trace that are kept.
-const TRACE_MAX: usize = 8000000;
 
 impl World {
     pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
@@ -126,8 +126,8 @@ impl World {
             cluster,
             topology: TopologyThread::default(),
             history: History::new(),
-            moves: Vec::new(),
             aborts: Vec::new(),
+            messages: Messages::default(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
@@ -143,7 +143,7 @@ impl World {
             turn_scheduled: false,
             empty_turns: 0,
             actions: Vec::new(),
-            trace: traced.then(VecDeque::new),
+            trace: traced.then(Vec::new),
             hash: parameters.seed,
             redirects_seen: 0,
             parameters,
@@ -160,10 +160,7 @@ impl World {
         self.hash = (self.hash ^ number ^ self.now_us << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.hash ^= self.hash >> 29;
         if let Some(trace) = &mut self.trace {
-            if trace.len() == TRACE_MAX {
-                trace.pop_front();
-            }
-            trace.push_back(format!("{:>9} µs turn {:>5}: {}", self.now_us, self.turns, text()));
+            trace.push(format!("{:>9} µs turn {:>5}: {}", self.now_us, self.turns, text()));
         }
     }
 
@@ -207,6 +204,8 @@ impl World {
             Event::ToLink { link, bytes } => self.link_gets(link, bytes),
             Event::LinkEnd { link } => self.link_sees_end(link),
             Event::Serve { link } => self.serve(link),
+            Event::HangUp { link } => self.hang_up(link, false),
+            Event::Bus { node, channel, number } => self.bus(node, channel, number),
             Event::Sent { socket, ok } => self.send_ended(socket, ok),
             Event::Connected { socket, ok } => self.connected(socket, ok),
             Event::Gone { socket } => {
@@ -430,6 +429,10 @@ impl World {
         let Some(entry) = self.entry(socket) else { return };
         match entry.peer {
             Peer::Client(client) => self.check_close(client),
+            Peer::Link(link) => {
+                self.history.disturbed();
+                self.link_fault(link);
+            }
             _ => self.history.disturbed(),
         }
     }

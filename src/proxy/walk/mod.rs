@@ -1,8 +1,8 @@
 //! SCAN over the whole cluster, one step of it: what nodes are asked, what the client is told.
 //!
-//! Slots are walked in order, **each one whole**: `CLUSTER GETKEYSINSLOT` answers with all keys of a
-//! slot at one moment, and right behind it on the same connection goes a probe, EXISTS of a key of
-//! that slot which nobody has. The probe's answer says whether the node was the slot's only one:
+//! Slots are walked in order, **each one whole**: `CLUSTER GETKEYSINSLOT` answers with all keys of
+//! a slot at one moment, and right behind it on the same connection goes a probe, EXISTS of a key
+//! of that slot which nobody has. The probe's answer says whether the node was the slot's only one:
 //!
 //! ```text
 //! :0           the slot is here and rests                 its keys are all that there are
@@ -20,8 +20,8 @@
 //! are walked and other slots' left out. The cursor then also holds the node's cursor and a
 //! fingerprint of its process (`run_id`): hash seeds differ, so another process means that this
 //! slot, and only it, begins anew. Keys that leave meanwhile are looked for at their new place when
-//! the old one is done (`second`). What cannot be seen, in a large slot only: its migration is given
-//! up and begun again between two steps.
+//! the old one is done (`second`). What cannot be seen, in a large slot only: its migration is
+//! given up and begun again between two steps.
 //!
 //! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
 
@@ -163,8 +163,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// From `whole_max` keys on a slot is walked in pieces, `whole_max_old` where the nodes' cursors do
-    /// not name the slot.
+    /// From `whole_max` keys on a slot is walked in pieces, from `whole_max_old` on where the nodes'
+    /// cursors do not name the slot.
     pub fn new(wanted: Wanted, whole_max: u32, whole_max_old: u64) -> Walk {
         let (cursor, only) = (wanted.cursor, wanted.only);
         let at = only.unwrap_or(cursor.slot);

@@ -1,0 +1,364 @@
+//! Who is subscribed to what, and at which nodes: the tables.
+//!
+//! A *topic* is a channel, a pattern or a shard channel that at least one client of this reactor
+//! wants. Each node that has to send its messages is a *leg* of it; a topic is whole when all the
+//! legs that it needs are confirmed.
+//!
+//! Not here: what clients ask and are answered (`subscribe`), what nodes are asked and send
+//! (`subscriber`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ahash::AHashMap;
+
+use crate::cluster::{UNOWNED, slot_of};
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Kind {
+    Channel,
+    Pattern,
+    Shard,
+}
+
+impl Kind {
+    /// What is said to subscribe and, in lower case, in the confirmation.
+    pub fn verb(self, join: bool) -> &'static str {
+        match (self, join) {
+            (Kind::Channel, true) => "subscribe",
+            (Kind::Pattern, true) => "psubscribe",
+            (Kind::Shard, true) => "ssubscribe",
+            (Kind::Channel, false) => "unsubscribe",
+            (Kind::Pattern, false) => "punsubscribe",
+            (Kind::Shard, false) => "sunsubscribe",
+        }
+    }
+}
+
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LegState {
+    /// Asked for.
+    Joining,
+    /// Confirmed: its messages come.
+    Joined,
+    /// Asked not to send any more.
+    Leaving,
+}
+
+/// A topic at one node.
+#[derive(Copy, Clone, Debug)]
+pub struct Leg {
+    pub node: u16,
+    pub state: LegState,
+}
+
+#[derive(Copy, Clone, Debug)]
+pub struct Subscriber {
+    pub client: u32,
+    /// Its confirmation has been written: messages may follow.
+    pub live: bool,
+}
+
+#[derive(Debug)]
+pub struct Topic {
+    pub kind: Kind,
+    pub name: Arc<[u8]>,
+    pub slot: u16,
+    /// Its messages come from any primary (keyspace notifications): each has a leg.
+    pub everywhere: bool,
+    /// The node from which what is published comes; `UNOWNED`: none yet.
+    pub home: u16,
+    pub subscribers: Vec<Subscriber>,
+    pub legs: Vec<Leg>,
+    /// Requests whose confirmation waits for this topic. May hold some that wait no more.
+    pub waiting: Vec<u32>,
+    pub whole: bool,
+    /// In `Topics::unsettled`.
+    pub listed: bool,
+    /// Since when it is not whole.
+    pub deaf_since_ms: u64,
+    pub retry_at_ms: u64,
+}
+
+impl Topic {
+    pub fn leg(&self, node: u16) -> Option<LegState> {
+        self.legs.iter().find(|leg| leg.node == node).map(|leg| leg.state)
+    }
+
+    pub fn set_leg(&mut self, node: u16, state: LegState) {
+        match self.legs.iter_mut().find(|leg| leg.node == node) {
+            Some(leg) => leg.state = state,
+            None => self.legs.push(Leg { node, state }),
+        }
+    }
+
+    pub fn drop_leg(&mut self, node: u16) -> bool {
+        let before = self.legs.len();
+        self.legs.retain(|leg| leg.node != node);
+        self.legs.len() < before
+    }
+
+    /// Whether a message on `channel` that `node` has sent is to be passed on: what is published
+    /// comes from every node that we asked, what happens to keys from one of them.
+    pub fn accepts(&self, node: u16, channel: &[u8]) -> bool {
+        self.leg(node) == Some(LegState::Joined)
+            && (self.home == node || (self.everywhere && channel.starts_with(KEY_EVENTS)))
+    }
+
+    /// One more client, whose confirmation is still to be written.
+    pub fn add(&mut self, client: u32) {
+        self.subscribers.push(Subscriber { client, live: false });
+    }
+
+    pub fn make_live(&mut self, client: u32) {
+        let mut newest_first = self.subscribers.iter_mut().rev();
+        if let Some(subscriber) = newest_first.find(|subscriber| subscriber.client == client) {
+            subscriber.live = true;
+        }
+    }
+
+    pub fn remove(&mut self, client: u32) {
+        let mut newest_first = self.subscribers.iter().rev();
+        if let Some(place) = newest_first.position(|subscriber| subscriber.client == client) {
+            self.subscribers.swap_remove(self.subscribers.len() - 1 - place);
+        }
+    }
+
+    /// Legs that the node knows of: counted by it as one subscriber each.
+    pub fn legs_counted(&self) -> usize {
+        self.legs.iter().filter(|leg| leg.state != LegState::Joining).count()
+    }
+}
+
+/// How channels begin on which nodes tell what happens to keys.
+const KEY_EVENTS: &[u8] = b"__key";
+
+/// Whether a topic can match channels of keyspace notifications.
+pub fn is_everywhere(kind: Kind, name: &[u8]) -> bool {
+    match kind {
+        Kind::Channel => name.starts_with(b"__keyspace@") || name.starts_with(b"__keyevent@"),
+        Kind::Pattern => {
+            let wild = name.iter().position(|byte| b"*?[\\".contains(byte));
+            let literal = &name[..wild.unwrap_or(name.len())];
+            literal.starts_with(KEY_EVENTS) || KEY_EVENTS.starts_with(literal)
+        }
+        Kind::Shard => false,
+    }
+}
+
+/// A client's request to subscribe, until all that it names is confirmed.
+#[derive(Debug)]
+pub struct Join {
+    pub client: u32,
+    /// What it names, in order.
+    pub topics: Vec<u32>,
+    /// The first of them that is not known to be whole.
+    pub at: usize,
+    /// Those that the client had not subscribed to before.
+    pub new: Vec<u32>,
+    pub since_ms: u64,
+    /// The confirmations.
+    pub reply: Vec<u8>,
+}
+
+/// What one client is subscribed to.
+#[derive(Debug, Default)]
+pub struct Subscriptions {
+    topics: [BTreeSet<u32>; 3],
+    /// Messages that wait for the end of a reply.
+    pub held: Vec<u8>,
+}
+
+impl Subscriptions {
+    pub fn insert(&mut self, kind: Kind, topic: u32) -> bool {
+        self.topics[kind as usize].insert(topic)
+    }
+
+    pub fn remove(&mut self, kind: Kind, topic: u32) -> bool {
+        self.topics[kind as usize].remove(&topic)
+    }
+
+    pub fn of_kind(&self, kind: Kind) -> &BTreeSet<u32> {
+        &self.topics[kind as usize]
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = u32> + '_ {
+        self.topics.iter().flatten().copied()
+    }
+
+    pub fn total(&self) -> usize {
+        self.topics.iter().map(BTreeSet::len).sum()
+    }
+
+    /// The number in a confirmation: channels and patterns together, shard channels by themselves.
+    pub fn count(&self, kind: Kind) -> usize {
+        let [channels, patterns, shards] = &self.topics;
+        match kind {
+            Kind::Channel | Kind::Pattern => channels.len() + patterns.len(),
+            Kind::Shard => shards.len(),
+        }
+    }
+}
+
+/// All topics of one reactor and pool.
+#[derive(Debug, Default)]
+pub struct Topics {
+    entries: Vec<Option<Topic>>,
+    free: Vec<u32>,
+    by_name: [AHashMap<Arc<[u8]>, u32>; 3],
+    pub joins: BTreeMap<u32, Join>,
+    /// Those that are not whole, or have legs to give up.
+    pub unsettled: Vec<u32>,
+    /// Nodes that own slots or may soon, and the version of the map that says so.
+    pub primaries: Vec<u16>,
+    pub map_version: Option<u32>,
+    pub next_health_ms: u64,
+    /// Clients that are subscribed to something.
+    pub clients: usize,
+}
+
+impl std::ops::Index<u32> for Topics {
+    type Output = Topic;
+    fn index(&self, index: u32) -> &Topic {
+        self.entries[index as usize].as_ref().expect("a topic is open while something names it")
+    }
+}
+
+impl std::ops::IndexMut<u32> for Topics {
+    fn index_mut(&mut self, index: u32) -> &mut Topic {
+        self.entries[index as usize].as_mut().expect("a topic is open while something names it")
+    }
+}
+
+impl Topics {
+    pub fn contains(&self, index: u32) -> bool {
+        self.entries.get(index as usize).is_some_and(Option::is_some)
+    }
+
+    pub fn find(&self, kind: Kind, name: &[u8]) -> Option<u32> {
+        self.by_name[kind as usize].get(name).copied()
+    }
+
+    pub fn open(&mut self, kind: Kind, name: &[u8], now_ms: u64) -> u32 {
+        if let Some(known) = self.find(kind, name) {
+            return known;
+        }
+        let name: Arc<[u8]> = name.into();
+        let topic = Topic {
+            kind,
+            name: Arc::clone(&name),
+            slot: slot_of(&name),
+            everywhere: is_everywhere(kind, &name),
+            home: UNOWNED,
+            subscribers: Vec::new(),
+            legs: Vec::new(),
+            waiting: Vec::new(),
+            whole: false,
+            listed: false,
+            deaf_since_ms: now_ms,
+            retry_at_ms: 0,
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.entries[index as usize] = Some(topic);
+                index
+            }
+            None => {
+                self.entries.push(Some(topic));
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.by_name[kind as usize].insert(name, index);
+        index
+    }
+
+    /// Forgets a topic that nobody wants and no node knows of.
+    pub fn close(&mut self, index: u32) {
+        let Some(topic) = self.entries[index as usize].take() else { return };
+        assert!(topic.legs.is_empty() && topic.subscribers.is_empty(), "a topic is closed unused");
+        self.by_name[topic.kind as usize].remove(&topic.name);
+        if topic.listed {
+            self.unsettled.retain(|&listed| listed != index);
+        }
+        self.free.push(index);
+        if self.is_empty() {
+            let (next_health_ms, clients) = (self.next_health_ms, self.clients);
+            *self = Topics { next_health_ms, clients, ..Topics::default() };
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.len() == self.free.len()
+    }
+
+    /// Whether time matters to it soon.
+    pub fn is_busy(&self) -> bool {
+        !self.unsettled.is_empty() || !self.joins.is_empty()
+    }
+
+    pub fn indexes(&self) -> Vec<u32> {
+        (0..self.entries.len() as u32).filter(|&t| self.entries[t as usize].is_some()).collect()
+    }
+
+    /// To be looked at soon.
+    pub fn list(&mut self, index: u32) {
+        let topic = &mut self[index];
+        if !std::mem::replace(&mut topic.listed, true) {
+            self.unsettled.push(index);
+        }
+    }
+
+    pub fn count(&self, kind: Kind) -> usize {
+        self.by_name[kind as usize].len()
+    }
+
+    /// Topics of one kind, those included that are being given up.
+    pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Topic> + '_ {
+        self.entries.iter().flatten().filter(move |topic| topic.kind == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_may_match_key_events_go_everywhere() {
+        for name in ["__keyspace@0__:x", "__key*", "__keyevent@*__:del", "*", "_?", "__k[e]y*"] {
+            assert!(is_everywhere(Kind::Pattern, name.as_bytes()), "{name}");
+        }
+        for name in ["news.*", "__kez*", "_a*", "k*"] {
+            assert!(!is_everywhere(Kind::Pattern, name.as_bytes()), "{name}");
+        }
+        assert!(is_everywhere(Kind::Channel, b"__keyevent@0__:expired"));
+        assert!(!is_everywhere(Kind::Channel, b"__keys"));
+        assert!(!is_everywhere(Kind::Shard, b"__keyspace@0__:x"));
+    }
+
+    #[test]
+    fn message_is_taken_from_one_node_and_key_events_from_all() {
+        let mut topics = Topics::default();
+        let t = topics.open(Kind::Pattern, b"*", 0);
+        let topic = &mut topics[t];
+        topic.home = 1;
+        topic.set_leg(1, LegState::Joined);
+        topic.set_leg(2, LegState::Joined);
+        topic.set_leg(3, LegState::Leaving);
+        let accepted = |node, channel: &str| topic.accepts(node, channel.as_bytes());
+        assert!(accepted(1, "news") && !accepted(2, "news"));
+        assert!(accepted(1, "__keyevent@0__:set") && accepted(2, "__keyevent@0__:set"));
+        assert!(!accepted(3, "__keyevent@0__:set") && !accepted(4, "__keyevent@0__:set"));
+    }
+
+    #[test]
+    fn closed_topic_leaves_nothing_behind() {
+        let mut topics = Topics::default();
+        let first = topics.open(Kind::Channel, b"a", 0);
+        assert_eq!(topics.open(Kind::Channel, b"a", 0), first);
+        assert_ne!(topics.open(Kind::Pattern, b"a", 0), first);
+        topics.list(first);
+        topics.close(first);
+        assert_eq!(topics.find(Kind::Channel, b"a"), None);
+        assert!(!topics.is_busy() && !topics.is_empty());
+    }
+}

@@ -1,0 +1,324 @@
+//! What clients ask of pub/sub and are given: subscribing, confirmations, messages.
+//!
+//! A SUBSCRIBE waits until all that its client asked before is answered, and what the client asks
+//! after waits for it: so the confirmations stand where a server would put them. They are written
+//! when the nodes have confirmed; from then on the client's messages follow. A message is never put
+//! into the middle of a reply.
+//!
+//! Not here: the tables (`pubsub`), nodes (`subscriber`), PUBSUB (`introspect`).
+
+use super::client::Phase;
+use super::dispatch::{Asked, Ran, Source};
+use super::local::errors;
+use super::pubsub::{Join, Kind, Subscriptions};
+use super::request::{Marks, State};
+use super::types::NO_SLOT;
+use super::{Action, Note, Proxy};
+use crate::cluster::slot_of;
+use crate::command::{Args, Command};
+use crate::resp::{Version, write};
+
+/// A topic that no node confirms for so long: its clients are closed, so that they know.
+const DEAF_MAX_MS: u64 = 10_000;
+
+impl Proxy {
+    pub(super) fn run_pubsub(&mut self, asked: Asked, args: &Args) -> Ran {
+        match asked.command.name {
+            "SUBSCRIBE" => self.run_subscribe(asked, args, Kind::Channel),
+            "PSUBSCRIBE" => self.run_subscribe(asked, args, Kind::Pattern),
+            "SSUBSCRIBE" => self.run_subscribe(asked, args, Kind::Shard),
+            "UNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Channel),
+            "PUNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Pattern),
+            "SUNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Shard),
+            "PUBLISH" | "SPUBLISH" => {
+                // By the channel's slot, so that one channel's messages keep their order.
+                let slot = slot_of(args.get(1).unwrap_or_default());
+                self.launch_single(asked, slot, Source::Borrowed(args.bytes));
+                Ran::Yes
+            }
+            _ => self.run_introspection(asked, args),
+        }
+    }
+
+    /// What a subscribed client may not ask, or not yet. `None`: let it be run.
+    pub(super) fn check_subscribed(&mut self, c: u32, command: &Command) -> Option<Ran> {
+        let session = &self.clients[c].session;
+        if session.subscriptions == 0 {
+            return None;
+        }
+        if session.version == Version::Resp2 && !allowed_while_subscribed(command.name) {
+            return Some(self.answer_with(c, |out| errors::subscribed_only(out, command.name)));
+        }
+        // Messages change their form where the answer to HELLO says so.
+        let waits = command.name == "HELLO" && self.waits_for_elders(c);
+        waits.then_some(Ran::HoldBack)
+    }
+
+    fn run_subscribe(&mut self, asked: Asked, args: &Args, kind: Kind) -> Ran {
+        let c = asked.client;
+        if self.waits_for_elders(c) {
+            return Ran::HoldBack;
+        }
+        self.look_at_map();
+        let mut subscribed = self.clients[c].subscribed.take().unwrap_or_default();
+        let version = self.clients[c].session.version;
+        let (mut reply, mut topics, mut new) = (Vec::new(), Vec::new(), Vec::new());
+        for name in args.iter().skip(1) {
+            let t = self.topics.open(kind, name, self.now.ms);
+            if subscribed.insert(kind, t) {
+                self.topics[t].add(c);
+                new.push(t);
+            }
+            topics.push(t);
+            confirm(&mut reply, version, kind.verb(true), Some(name), subscribed.count(kind));
+        }
+        self.clients[c].subscribed = Some(subscribed);
+        self.count_subscriptions(c);
+        let mut marks = asked.marks;
+        // Confirmations are pushes: CLIENT REPLY does not touch them.
+        marks.unset(Marks::SILENT);
+        let r = self.open_for(Asked { marks, ..asked }, NO_SLOT);
+        self.requests[r].state = State::Subscribing;
+        self.clients[c].push(r, &mut self.requests);
+        self.clients[c].barrier = true;
+        for &t in &new {
+            self.settle_topic(t);
+        }
+        let since_ms = self.now.ms;
+        self.topics.joins.insert(r, Join { client: c, topics, at: 0, new, since_ms, reply });
+        self.advance_join(r);
+        Ran::Yes
+    }
+
+    /// Answers a request to subscribe if all that it names is whole.
+    pub(super) fn advance_join(&mut self, r: u32) {
+        let Some(mut join) = self.topics.joins.remove(&r) else { return };
+        while let Some(&t) = join.topics.get(join.at) {
+            if !self.topics[t].whole {
+                self.topics[t].waiting.push(r);
+                self.topics.joins.insert(r, join);
+                return;
+            }
+            join.at += 1;
+        }
+        for &t in &join.new {
+            self.topics[t].make_live(join.client);
+        }
+        self.complete(r, &join.reply);
+    }
+
+    /// A request to subscribe cannot be carried out: as if it had never been made.
+    pub(super) fn fail_join(&mut self, r: u32, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(join) = self.topics.joins.remove(&r) else { return };
+        for &t in &join.new {
+            self.leave_topic(join.client, t);
+        }
+        self.fail(r, write);
+    }
+
+    /// The client of a request to subscribe has left; its subscriptions are dropped by themselves.
+    pub(super) fn forget_join(&mut self, r: u32) {
+        self.topics.joins.remove(&r);
+    }
+
+    fn run_unsubscribe(&mut self, c: u32, args: &Args, kind: Kind) -> Ran {
+        let version = self.clients[c].session.version;
+        let verb = kind.verb(false);
+        let mut out = Vec::new();
+        let named: Vec<(Option<u32>, std::sync::Arc<[u8]>)> = if args.len() > 1 {
+            args.iter().skip(1).map(|name| (self.topics.find(kind, name), name.into())).collect()
+        } else {
+            let subscribed = self.clients[c].subscribed.as_deref();
+            let all = subscribed.into_iter().flat_map(|of| of.of_kind(kind));
+            all.map(|&t| (Some(t), self.topics[t].name.clone())).collect()
+        };
+        for (topic, name) in &named {
+            if let Some(t) = topic {
+                self.leave_topic(c, *t);
+            }
+            confirm(&mut out, version, verb, Some(name), self.count_of(c, kind));
+        }
+        if named.is_empty() {
+            confirm(&mut out, version, verb, None, self.count_of(c, kind));
+        }
+        self.reply_local(c, &out, true);
+        Ran::Yes
+    }
+
+    fn count_of(&self, c: u32, kind: Kind) -> usize {
+        self.clients[c].subscribed.as_ref().map_or(0, |subscribed| subscribed.count(kind))
+    }
+
+    fn leave_topic(&mut self, c: u32, t: u32) {
+        let kind = self.topics[t].kind;
+        let client = &mut self.clients[c];
+        let Some(subscribed) = client.subscribed.as_mut() else { return };
+        if !subscribed.remove(kind, t) {
+            return;
+        }
+        if subscribed.total() == 0 && subscribed.held.is_empty() {
+            client.subscribed = None;
+        }
+        self.count_subscriptions(c);
+        self.remove_subscriber(t, c);
+    }
+
+    /// Notes in its session how many subscriptions a client has.
+    fn count_subscriptions(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        let count = client.subscribed.as_ref().map_or(0, |subscribed| subscribed.total());
+        let before = std::mem::replace(&mut client.session.subscriptions, count as u32);
+        self.topics.clients += usize::from(count > 0);
+        self.topics.clients -= usize::from(before > 0);
+    }
+
+    fn remove_subscriber(&mut self, t: u32, c: u32) {
+        let topic = &mut self.topics[t];
+        topic.remove(c);
+        if topic.subscribers.is_empty() {
+            self.settle_topic(t);
+        }
+    }
+
+    /// RESET, or the client is gone.
+    pub(super) fn drop_subscriptions(&mut self, c: u32) {
+        let Some(subscribed) = self.clients[c].subscribed.take() else { return };
+        self.count_subscriptions(c);
+        for t in subscribed.all() {
+            self.remove_subscriber(t, c);
+        }
+        if !subscribed.held.is_empty() && self.clients[c].phase == Phase::Open {
+            // They came before; a reply is still being passed on.
+            let mut kept = Box::<Subscriptions>::default();
+            kept.held = subscribed.held;
+            self.clients[c].subscribed = Some(kept);
+        }
+    }
+
+    /// Gives a message to all who want it. `frame` is as the node sent it, a push.
+    pub(super) fn deliver_message(&mut self, t: u32, frame: &[u8]) {
+        let subscribers = std::mem::take(&mut self.topics[t].subscribers);
+        let mut over = Vec::new();
+        for subscriber in subscribers.iter().filter(|subscriber| subscriber.live) {
+            if !self.give_message(subscriber.client, frame) {
+                over.push(subscriber.client);
+            }
+        }
+        self.topics[t].subscribers = subscribers;
+        for c in over {
+            self.close_over_limit(c, OVER_LIMIT);
+        }
+    }
+
+    /// `false`: too much is waiting for this client already.
+    fn give_message(&mut self, c: u32, frame: &[u8]) -> bool {
+        let client = &mut self.clients[c];
+        let Some(subscribed) = client.subscribed.as_mut() else { return true };
+        if client.phase != Phase::Open {
+            return true;
+        }
+        let pending = client.output.pending() + subscribed.held.len();
+        if pending + frame.len() > self.settings.pubsub_output_limit {
+            return false;
+        }
+        self.tally.messages += 1;
+        let kind = if client.session.version == Version::Resp3 { b'>' } else { b'*' };
+        if client.torn || client.output.uncommitted() > 0 {
+            subscribed.held.push(kind);
+            subscribed.held.extend_from_slice(&frame[1..]);
+            return true;
+        }
+        if pending == 0 {
+            client.progress_ms = self.now.ms;
+        }
+        let buffer = client.output.buffer(&mut self.client_pool);
+        buffer.push(kind);
+        buffer.extend_from_slice(&frame[1..]);
+        self.mark_client_dirty(c);
+        true
+    }
+
+    /// A message is too large for anybody.
+    pub(super) fn refuse_message(&mut self, t: u32) {
+        let live = self.topics[t].subscribers.iter().filter(|subscriber| subscriber.live);
+        let clients: Vec<u32> = live.map(|subscriber| subscriber.client).collect();
+        for c in clients {
+            self.close_over_limit(c, OVER_LIMIT);
+        }
+    }
+
+    /// A reply that was passed on in pieces has ended: what waited for that follows.
+    pub(super) fn release_messages(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        let Some(subscribed) = client.subscribed.as_mut() else { return };
+        if subscribed.held.is_empty() {
+            return;
+        }
+        let held = std::mem::take(&mut subscribed.held);
+        if subscribed.total() == 0 {
+            client.subscribed = None;
+        }
+        client.output.buffer(&mut self.client_pool).extend_from_slice(&held);
+        self.mark_client_dirty(c);
+    }
+
+    /// Topics that have been deaf for too long, requests that have waited for too long.
+    pub(super) fn check_deafness(&mut self) {
+        let now = self.now.ms;
+        let budget = self.settings.request_timeout_ms.min(DEAF_MAX_MS);
+        let joins = self.topics.joins.iter();
+        let late = joins.filter(|(_, join)| now.saturating_sub(join.since_ms) >= budget);
+        let late: Vec<u32> = late.map(|(&r, _)| r).collect();
+        for r in late {
+            self.tally.timeouts += 1;
+            self.fail_join(r, errors::no_connection);
+        }
+        let is_deaf = |&&t: &&u32| {
+            let topic = &self.topics[t];
+            !topic.whole && now.saturating_sub(topic.deaf_since_ms) >= DEAF_MAX_MS
+        };
+        let deaf: Vec<u32> = self.topics.unsettled.iter().filter(is_deaf).copied().collect();
+        for t in deaf {
+            if self.topics.contains(t) {
+                self.close_subscribers(t, "its subscription cannot be kept up");
+            }
+        }
+    }
+
+    fn close_subscribers(&mut self, t: u32, why: &'static str) {
+        let live = self.topics[t].subscribers.iter().filter(|subscriber| subscriber.live);
+        let clients: Vec<u32> = live.map(|subscriber| subscriber.client).collect();
+        for c in clients {
+            let peer = self.clients[c].session.peer;
+            self.actions.push(Action::Note(Note::ClientClosed { peer, why }));
+            self.close_client(c);
+        }
+    }
+}
+
+const OVER_LIMIT: &str = "its messages are over pubsub_output_limit";
+
+fn allowed_while_subscribed(name: &str) -> bool {
+    const ALLOWED: [&str; 9] = [
+        "SUBSCRIBE",
+        "PSUBSCRIBE",
+        "SSUBSCRIBE",
+        "UNSUBSCRIBE",
+        "PUNSUBSCRIBE",
+        "SUNSUBSCRIBE",
+        "PING",
+        "QUIT",
+        "RESET",
+    ];
+    ALLOWED.contains(&name)
+}
+
+fn confirm(out: &mut Vec<u8>, version: Version, verb: &str, name: Option<&[u8]>, count: usize) {
+    write::push_header(out, version, 3);
+    write::bulk(out, verb.as_bytes());
+    match name {
+        Some(name) => write::bulk(out, name),
+        None => write::null(out, version),
+    }
+    write::integer(out, count as i64);
+}
