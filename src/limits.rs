@@ -71,6 +71,12 @@ pub const UNCONFIRMED_MAX: usize = 64;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Scripts whose bodies a reactor keeps, their bytes in all, bytes of one: the oldest go first.
+pub const SCRIPTS_MAX: usize = 1024;
+pub const SCRIPTS_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
+const _: () = assert!(SCRIPT_BYTES_MAX < SCRIPTS_BYTES_MAX);
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 

@@ -17,7 +17,7 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `subscribe` and
+//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies kept), `subscribe` and
 //! `subscriber` (messages: the clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
@@ -41,6 +41,7 @@ mod recover;
 pub mod request;
 mod route;
 mod scan;
+mod scripts;
 pub mod session;
 mod split;
 mod subscribe;
@@ -65,6 +66,7 @@ use output::Pool;
 use pubsub::Topics;
 use recover::News;
 use request::Requests;
+use scripts::Scripts;
 use session::Session;
 use split::{Cut, Splits};
 pub use types::{Action, Conn, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
@@ -149,6 +151,7 @@ pub struct Proxy {
     map: SlotMap,
     topology: Option<Arc<Topology>>,
     learned: Option<Arc<Learned>>,
+    scripts: Scripts,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Vec<Wait>,
@@ -216,6 +219,7 @@ impl Proxy {
             map: SlotMap::new(),
             topology: None,
             learned: None,
+            scripts: Scripts::default(),
             totals: Totals::default(),
             waits: Vec::new(),
             client_pool: Pool::new(1024, 64 * 1024, 4096),

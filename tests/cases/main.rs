@@ -19,6 +19,7 @@ mod protocol;
 mod pubsub;
 mod pubsub_faults;
 mod retries;
+mod scripts;
 mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
