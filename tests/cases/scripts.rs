@@ -4,7 +4,7 @@
 
 use crate::bench::{answers, check_shared, flavour, keys_on_each, shared, with};
 use crate::support::client::{Client, request};
-use crate::support::cluster::Cluster;
+use crate::support::cluster::{Cluster, Shape};
 use crate::support::keys::key_of_slot;
 use crate::support::proxy::Proxy;
 use crate::support::seconds;
@@ -144,7 +144,8 @@ fn a10_functions_are_on_every_shard() {
 /// KILL ends the one that runs, and says so although the other nodes were not busy.
 #[test]
 fn a10_kill_reaches_the_busy_node() {
-    let cluster = Cluster::three(flavour());
+    let args = ["--lua-time-limit", "300"].map(Into::into).into();
+    let cluster = Cluster::start(Shape { flavour: flavour(), args, ..Shape::default() });
     let proxy = Proxy::start(&cluster);
     let [key, ..] = keys_on_each(&cluster, "a10");
     let mut busy = proxy.client();
