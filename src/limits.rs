@@ -77,6 +77,9 @@ pub const SCRIPTS_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
 const _: () = assert!(SCRIPT_BYTES_MAX < SCRIPTS_BYTES_MAX);
 
+/// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
+pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 

@@ -51,12 +51,14 @@ macro_rules! counters {
 
 counters! {
     ClientsConnected "clients_connected" Gauge "Clients now.";
+    ClientsBlocked "clients_blocked" Gauge "Clients that wait in a blocking command.";
     ClientsTotal "clients_total" Counter "Clients accepted.";
     ClientsRejected "clients_rejected" Counter "Clients refused because of maxclients.";
     ClientsClosedByLimit "clients_closed_by_limit" Counter "Clients closed over a limit of theirs.";
     ClientBytesIn "client_bytes_in" Counter "Bytes read from clients.";
     ClientBytesOut "client_bytes_out" Counter "Bytes sent to clients.";
     BackendsConnected "backends_connected" Gauge "Connections to nodes now.";
+    BackendsPrivate "backends_private" Gauge "Connections that single clients have for themselves.";
     BackendsTotal "backends_total" Counter "Connections to nodes made.";
     BackendsLost "backends_lost" Counter "Connections to nodes that failed or ended unasked.";
     BackendBytesIn "backend_bytes_in" Counter "Bytes read from nodes.";

@@ -218,6 +218,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         allow_flush: pool.allow_flush,
         keys_max_bytes: pool.keys_max_bytes as usize,
         fence_lanes: usize::from(pool.fence_lanes),
+        private_backends_max: pool.private_backends_max as usize,
         ..crate::proxy::Settings::default()
     })
 }

@@ -24,7 +24,7 @@ pub use flags::Flags;
 pub use keys::{Args, KeyError, KeyRule, Word, keys_of};
 pub use learned::{Learned, LearnedCommand};
 pub use split::{SplitShape, split_shape};
-pub use walk::blocks;
+pub use walk::{Timeout, blocks, timeout_of};
 
 /// How a request is handled. Letters: the rows of `research/routing-policy.md` 4.2.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Hash)]

@@ -13,9 +13,39 @@ pub fn blocks(command: &Command, args: &Args) -> bool {
         return false;
     }
     match command.name {
-        "XREAD" | "XREADGROUP" => read_options(args).block,
+        "XREAD" | "XREADGROUP" => read_options(args).block.is_some(),
         _ => true,
     }
+}
+
+/// How long a blocking command may block.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Timeout {
+    /// The word that says it.
+    pub word: usize,
+    /// In seconds, with a fraction; else in milliseconds.
+    pub in_seconds: bool,
+    /// Milliseconds; `None`: for ever, or no number that a node takes.
+    pub ms: Option<u64>,
+}
+
+/// The time-out of a command that `blocks`, where its place is known.
+pub fn timeout_of(command: &Command, args: &Args) -> Option<Timeout> {
+    let (word, in_seconds) = match command.name {
+        "BLPOP" | "BRPOP" | "BZPOPMIN" | "BZPOPMAX" => (args.len().checked_sub(1)?, true),
+        "BRPOPLPUSH" => (3, true),
+        "BLMOVE" => (5, true),
+        "BLMPOP" | "BZMPOP" => (1, true),
+        "XREAD" | "XREADGROUP" => (read_options(args).block?, false),
+        _ => return None,
+    };
+    let text = std::str::from_utf8(args.get(word)?).ok()?;
+    let ms = match in_seconds {
+        true => text.parse::<f64>().ok().map(|seconds| (seconds * 1_000.0).ceil()),
+        false => text.parse::<u32>().ok().map(f64::from),
+    };
+    let ms = ms.filter(|ms| *ms > 0.0 && *ms < 1e15).map(|ms| ms as u64);
+    Some(Timeout { word, in_seconds, ms })
 }
 
 /// SORT key [BY p] [LIMIT a b] [GET p …] [ASC|DESC] [ALPHA] [STORE k]: the last STORE counts.
@@ -66,14 +96,15 @@ pub(super) fn stream_keys(args: &Args, out: &mut Vec<u32>) -> Result<(), KeyErro
 }
 
 struct ReadOptions {
-    block: bool,
+    /// The word after BLOCK.
+    block: Option<usize>,
     /// The word after STREAMS.
     streams: Option<usize>,
 }
 
 /// A group, a consumer or a stream may itself be called STREAMS or BLOCK.
 fn read_options(args: &Args) -> ReadOptions {
-    let mut options = ReadOptions { block: false, streams: None };
+    let mut options = ReadOptions { block: None, streams: None };
     let mut at = 1;
     while at < args.len() {
         if args.is(at, "STREAMS") {
@@ -81,7 +112,7 @@ fn read_options(args: &Args) -> ReadOptions {
             break;
         }
         at += if args.is(at, "BLOCK") {
-            options.block = true;
+            options.block = Some(at + 1);
             2
         } else if args.is(at, "COUNT") || args.is(at, "CLAIM") {
             2

@@ -246,6 +246,10 @@ options! {
         Limits fence_lanes (fence_lanes): u8 = 2, Range::Number(1, 64),
             "Connections per node and reactor for what can compose its own reply (EVAL, FCALL, \
              modules), kept apart from the others' traffic. More for script-heavy work.";
+        Limits private_backends_max (private_backends_max): u32 = 256, Range::Number(1, 65_536),
+            "Connections per node and reactor that single clients have for themselves while they \
+             block (BLPOP, XREAD BLOCK, WAIT) or watch keys. At this number such a command answers \
+             an error.";
         Limits client_requests_max (client_requests_max): u32 = 4096, Range::Number(1, 1_000_000),
             "Requests of one client under way; at this number it is not read until some are answered.";
         Limits client_output_soft (client_output_soft): u64 = MIB, Range::Bytes(16 * KIB, 16 * GIB),

@@ -42,6 +42,8 @@ pub enum Lane {
     Fence,
     /// Nobody's: subscriptions, and the messages that come of them.
     Subscriber,
+    /// One client for itself, for a while.
+    Private,
 }
 
 /// Bytes of unanswered requests from which on no more are added. With one request more, positions
@@ -87,8 +89,14 @@ pub struct Backend {
     pub awaiting: Vec<u32>,
     /// Fenced: the request that is answered, but not vouched for yet.
     pub fence_open: u32,
-    /// Fenced: whose requests are in the FIFO (index and generation).
-    pub fence_owner: (u32, u32),
+    /// Fenced: whose requests are in the FIFO. Private: whose it is. Index and generation.
+    pub owner: (u32, u32),
+    /// Private: what is in flight may take as long as it likes.
+    pub blocking: bool,
+    /// Private: not to be lent again.
+    pub spoilt: bool,
+    /// The node ended it, and everything that it had said before has been read.
+    pub ended_well: bool,
     /// When it last answered, or was last given work while it had none. Milliseconds.
     pub progress_ms: u64,
     /// When it entered its phase.
@@ -124,7 +132,10 @@ impl Backend {
             pushed: Vec::new(),
             awaiting: Vec::new(),
             fence_open: NONE,
-            fence_owner: (NONE, 0),
+            owner: (NONE, 0),
+            blocking: false,
+            spoilt: false,
+            ended_well: false,
             progress_ms: 0,
             since_ms: 0,
             retry_at_ms: 0,

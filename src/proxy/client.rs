@@ -10,10 +10,11 @@
 //!
 //! Not here: where requests go, and everything about backends.
 
+use super::mode::Mode;
 use super::output::Output;
 use super::pubsub::Subscriptions;
 use super::request::{Requests, State};
-use super::session::Session;
+use super::session::{ReplyMode, Session};
 use super::types::{NONE, Socket};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -87,6 +88,8 @@ pub struct Client {
     pub ended: bool,
     /// Nothing further is run until all its requests are answered (whole-cluster commands).
     pub barrier: bool,
+    /// Logged in, wants its replies, and is in the middle of nothing: requests take the short way.
+    pub plain: bool,
     /// In the list of those to be run on at the end of the turn.
     pub resuming: bool,
     /// A part of a reply has been sent: if its node is lost, so is this client.
@@ -109,6 +112,8 @@ pub struct Client {
     pub output: Output,
     pub window: Window,
     pub partial: Option<Box<Partial>>,
+    /// What it is in the middle of.
+    pub mode: Option<Box<Mode>>,
     /// When its output last made progress, milliseconds.
     pub progress_ms: u64,
     pub session: Session,
@@ -125,6 +130,7 @@ impl Client {
             reading_stopped: false,
             ended: false,
             barrier: false,
+            plain: session.authenticated,
             resuming: false,
             torn: false,
             generation,
@@ -139,6 +145,7 @@ impl Client {
             output: Output::default(),
             window: Window::new(),
             partial: None,
+            mode: None,
             progress_ms: 0,
             session,
             subscribed: None,
@@ -175,6 +182,15 @@ impl Client {
         let bytes = self.output.take(pool);
         self.window.handed_over(bytes.len());
         bytes
+    }
+
+    /// Looks again whether the short way is open: after whatever may have changed its session.
+    #[inline]
+    pub fn refresh_plain(&mut self) {
+        let queuing = self.mode.as_ref().is_some_and(|mode| mode.queue.is_some());
+        let session = &self.session;
+        let idle = session.subscriptions == 0 && !queuing;
+        self.plain = session.authenticated && session.reply == ReplyMode::On && idle;
     }
 
     /// Whether the next request may be run now.
@@ -250,6 +266,7 @@ impl Clients {
         client.phase = Phase::Free;
         client.output = Output::default();
         client.partial = None;
+        client.mode = None;
         client.session.details = None;
         client.session.user = None;
         self.free.push(index);

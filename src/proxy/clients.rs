@@ -21,11 +21,15 @@ impl Proxy {
             }
         }
         write_client_list(out, self.clients[c].session.version, &lines);
-        self.reply_local(c, out, self.clients[c].session.wants_reply());
     }
 
-    /// CLIENT KILL. The asking client itself is closed after its reply.
-    pub(super) fn kill_clients(&mut self, c: u32, filter: &ClientFilter, out: &mut Vec<u8>) {
+    /// CLIENT KILL. `true`: the asking client itself is to be closed after its reply.
+    pub(super) fn kill_clients(
+        &mut self,
+        c: u32,
+        filter: &ClientFilter,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let is_meant = |index: &u32| {
             let client = &self.clients[*index];
             matches!(client.phase, Phase::Open | Phase::Last)
@@ -33,14 +37,12 @@ impl Proxy {
         };
         let meant: Vec<u32> = self.clients.indexes().filter(is_meant).collect();
         write_killed(out, filter, meant.len() as u64);
-        self.reply_local(c, out, self.clients[c].session.wants_reply());
-        for index in meant {
-            if index == c {
-                self.hear_no_more(c);
-            } else {
+        for &index in &meant {
+            if index != c {
                 self.close_client(index);
             }
         }
+        meant.contains(&c)
     }
 
     /// What local answers may depend on.
@@ -67,6 +69,8 @@ fn facts(index: u32, client: &Client) -> ClientFacts {
         query: query as u64,
         replies: u64::from(client.in_flight),
         reply_bytes: client.stored as u64,
+        blocked: client.mode.as_ref().is_some_and(|mode| mode.blocked.is_some()),
+        multi: client.mode.as_ref().and_then(|mode| Some(mode.queue.as_ref()?.len() as u32)),
         unsent: client.output.pending() as u64,
         channels,
         patterns,

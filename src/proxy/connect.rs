@@ -213,6 +213,9 @@ impl Proxy {
             self.note_failure(b, was_ready, why);
         }
         self.close_socket(b);
+        if self.backends[b as usize].lane == Lane::Private {
+            self.forget_private(b);
+        }
         if fence_open != NONE {
             self.fail_fenced(fence_open, why);
         }
@@ -228,7 +231,15 @@ impl Proxy {
             Lane::Shared => (),
             Lane::Fence => self.serve_fence_queue(node),
             Lane::Subscriber => self.lose_legs(node),
+            Lane::Private => self.free_private(b),
         }
+    }
+
+    /// The node has ended the connection. `failed`: it broke, so that something may be lost.
+    pub(super) fn handle_backend_end(&mut self, b: u32, failed: bool) {
+        let backend = &mut self.backends[b as usize];
+        backend.ended_well = !failed && backend.scanner.at_start();
+        self.lose_backend(b, Why::Ended);
     }
 
     fn close_socket(&mut self, b: u32) {
@@ -295,6 +306,9 @@ impl Proxy {
         backend.phase = Phase::Idle;
         backend.socket = Socket { index: NONE, generation: 0 };
         let node = backend.node;
+        if backend.lane == Lane::Private {
+            return self.free_private(b);
+        }
         if !self.nodes[node].present {
             self.retire_absent_nodes();
         } else if backend.lane == Lane::Fence {
@@ -318,6 +332,7 @@ impl Proxy {
                         self.lose_backend(b, Why::TimedOut);
                     }
                 }
+                Phase::Ready if backend.blocking => (),
                 Phase::Ready => {
                     if let Some(oldest) = backend.head() {
                         let quiet_ms = self.now.ms.saturating_sub(backend.progress_ms);
@@ -352,7 +367,7 @@ impl Proxy {
             self.lose_backend(b, Why::Retired);
         }
         let backend = &self.backends[b as usize];
-        if backend.phase != Phase::Idle {
+        if backend.phase != Phase::Idle || backend.lane == Lane::Private {
             return;
         }
         let version = version_index(backend.version);
@@ -361,6 +376,7 @@ impl Proxy {
             Lane::Shared => entry.shared[version] = NONE,
             Lane::Fence => entry.fences[version].retain(|&fence| fence != b),
             Lane::Subscriber => entry.subscriber = NONE,
+            Lane::Private => (),
         }
         self.backends_free.push(b);
     }

@@ -65,6 +65,9 @@ impl Proxy {
         }
         let backend = &mut self.backends[b as usize];
         backend.retire(&mut self.backend_pool);
+        if backend.lane == Lane::Private {
+            self.private_has_answered(b);
+        }
     }
 
     #[inline]
@@ -84,15 +87,16 @@ impl Proxy {
         let entry = &self.requests[r];
         let lane = self.backends[b as usize].lane;
         let fenced = lane == Lane::Fence;
-        let orphan = entry.client == NONE && lane == Lane::Shared;
+        let one_by_one = fenced || lane == Lane::Subscriber || entry.marks.has(Marks::STEP);
+        let orphan = entry.client == NONE && !one_by_one;
         let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
         let streams = entry.marks.has(Marks::STREAMING)
-            || (!is_error && !fenced && !orphan && self.is_heads_own(r));
+            || (!is_error && lane == Lane::Shared && !orphan && self.is_heads_own(r));
         if streams {
             return self.stream(b, r, piece, started, ended);
         }
         let (client, is_ours) = (entry.client, entry.marks.has(Marks::INTERNAL));
-        if client != NONE || (fenced && is_ours) {
+        if client != NONE || (one_by_one && is_ours) {
             self.requests[r].reply.extend_from_slice(piece);
         }
         let kept = self.requests[r].reply.len();
@@ -101,6 +105,10 @@ impl Proxy {
         }
         if client != NONE && kept > self.reply_bytes_max() {
             self.close_client_over_limit(client);
+            if lane == Lane::Private {
+                // Closed with its client.
+                return;
+            }
             self.requests[r].reply = Vec::new();
         }
         if !ended {
@@ -117,6 +125,9 @@ impl Proxy {
             self.backends[b as usize].pop(&self.requests);
             self.complete(r, &reply);
         } else {
+            if lane == Lane::Private {
+                self.note_private_reply(b, r, &reply);
+            }
             self.whole_reply(b, r, &reply);
         }
     }
@@ -250,8 +261,12 @@ impl Proxy {
         let entry = &mut self.requests[r];
         if entry.marks.has(Marks::IRREGULAR) {
             entry.marks.unset(Marks::IRREGULAR);
-            if entry.client != NONE {
-                self.clients[entry.client].irregular -= 1;
+            let c = entry.client;
+            if c != NONE {
+                self.clients[c].irregular -= 1;
+                if entry.marks.has(Marks::PRIVATE) {
+                    self.end_block(c);
+                }
             }
         }
     }
@@ -310,6 +325,12 @@ impl Proxy {
             at = next;
         }
         self.drop_subscriptions(c);
+        if let Some(mode) = self.clients[c].mode.take() {
+            self.blocked_clients -= usize::from(mode.blocked.is_some());
+            if let Some(watch) = mode.watch {
+                self.end_watch(&watch);
+            }
+        }
         let conn = super::Conn::Client(c);
         self.actions.push(super::Action::Close { conn, socket });
     }
@@ -320,6 +341,12 @@ impl Proxy {
         entry.client = NONE;
         entry.marks.unset(Marks::IRREGULAR);
         match entry.state {
+            // What blocks is not left to go on for nobody.
+            State::InFlight if entry.marks.has(Marks::PRIVATE) => {
+                entry.split = NONE;
+                let b = entry.backend;
+                self.lose_backend(b, Why::Retired);
+            }
             // A tombstone: its reply is still to be read.
             State::InFlight => entry.split = NONE,
             State::Waiting => {

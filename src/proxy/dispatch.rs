@@ -5,7 +5,6 @@
 
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
-use super::session::ReplyMode;
 use super::types::{NO_SLOT, NONE};
 use super::{Action, Note, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
@@ -39,6 +38,16 @@ pub(super) enum Ran {
     HoldBack,
 }
 
+/// What became of a command that is answered here.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Replied,
+    /// The client is to be closed once it has the reply.
+    Close,
+    /// A node is to answer it after all; nothing was written.
+    AnyNode,
+}
+
 /// A request as the class handlers see it.
 #[derive(Copy, Clone)]
 pub(super) struct Asked {
@@ -54,7 +63,11 @@ impl Proxy {
         let args = Args { bytes: source.bytes(), spans };
         let command = match command::lookup(&args) {
             Ok(command) => command,
-            Err(error) => return self.run_unknown(c, source, spans, error),
+            Err(error) => {
+                let ran = self.run_unknown(c, source, spans, error);
+                self.clients[c].refresh_plain();
+                return ran;
+            }
         };
         let client = &mut self.clients[c];
         client.session.command_started(command.id, self.now.ms);
@@ -63,9 +76,7 @@ impl Proxy {
             self.requests.arm_sample(self.now.unix_us);
         }
         if let Some(word) = command.route_fast()
-            && client.session.authenticated
-            && client.session.reply == ReplyMode::On
-            && client.session.subscriptions == 0
+            && client.plain
             && let Some(key) = args.get(usize::from(word))
         {
             let slot = slot_of(key);
@@ -75,7 +86,9 @@ impl Proxy {
             }
             return Ran::Yes;
         }
-        self.run_slow(c, command, source, spans)
+        let ran = self.run_slow(c, command, source, spans);
+        self.clients[c].refresh_plain();
+        ran
     }
 
     fn run_slow(
@@ -93,6 +106,11 @@ impl Proxy {
         }
         let asked = Asked { client: c, command, marks: self.marks_of(c, command) };
         let args = Args { bytes: source.bytes(), spans };
+        if self.is_queuing(c)
+            && let Some(ran) = self.run_queued(asked, &args)
+        {
+            return ran;
+        }
         let ran = match command.class {
             Class::Read | Class::Write => return self.run_keyed(asked, source, spans),
             Class::SplitValues | Class::SplitCount | Class::SplitAll => {
@@ -108,9 +126,11 @@ impl Proxy {
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
             Class::PubSub => self.run_pubsub(asked, &args),
             Class::Walk => self.run_walk(asked, &args),
-            Class::Transaction | Class::Blocking => {
-                self.answer_with(c, |out| errors::not_yet(out, command.name))
+            Class::Transaction => return self.run_transaction(asked, source, spans),
+            Class::Blocking if !asked.command.name.starts_with("WAIT") => {
+                return self.run_blocking(asked, source, spans);
             }
+            Class::Blocking => self.answer_with(c, |out| errors::not_yet(out, command.name)),
             Class::Refused | Class::Module => {
                 self.answer_with(c, |out| errors::refused(out, command.name))
             }
@@ -140,6 +160,12 @@ impl Proxy {
         {
             return self.run_learned(c, known, source, spans);
         }
+        if let LookupError::WrongArity(command) = error
+            && command.name == "EXEC"
+        {
+            return self.refuse_exec(c);
+        }
+        self.fail_transaction(c);
         self.answer_with(c, |out| errors::lookup_failed(out, &error, &args))
     }
 
@@ -227,6 +253,27 @@ impl Proxy {
         let c = asked.client;
         let mut out = std::mem::take(&mut self.scratch);
         out.clear();
+        let outcome = self.answer_here(c, asked.command, args, &mut out);
+        if outcome == Outcome::AnyNode {
+            self.scratch = out;
+            return self.run_any_node(asked, args);
+        }
+        self.reply_local(c, &out, self.clients[c].session.wants_reply());
+        if outcome == Outcome::Close {
+            self.hear_no_more(c);
+        }
+        self.scratch = out;
+        Ran::Yes
+    }
+
+    /// Writes the reply of a command that is answered here, and does what it asks for.
+    pub(super) fn answer_here(
+        &mut self,
+        c: u32,
+        command: &Command,
+        args: &Args,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
         let random = self.random();
         let session = &mut self.clients[c].session;
         let before = session.version;
@@ -238,35 +285,30 @@ impl Proxy {
             unix_us: self.now.unix_us,
             random,
         };
-        let answer = local::answer(asked.command, args, session, &world, &mut out);
+        let answer = local::answer(command, args, session, &world, out);
         if session.version != before && self.clients[c].head != NONE {
             // Elders travel on the other version's backends: later requests must look at them.
             self.clients[c].map_version = self.map.version().wrapping_sub(1);
         }
-        let silent = !self.clients[c].session.wants_reply();
         match answer {
-            Answer::Replied => self.reply_local(c, &out, !silent),
+            Answer::Replied => (),
             Answer::ResetAll => {
+                self.end_mode(c);
                 self.drop_subscriptions(c);
-                self.reply_local(c, &out, !silent);
             }
-            Answer::Close => {
-                self.reply_local(c, &out, !silent);
-                self.hear_no_more(c);
+            Answer::Close => return Outcome::Close,
+            Answer::AnyNode => return Outcome::AnyNode,
+            Answer::ListClients(filter) => self.list_clients(c, &filter, out),
+            Answer::KillClients(filter) => {
+                if self.kill_clients(c, &filter, out) {
+                    return Outcome::Close;
+                }
             }
-            Answer::AnyNode => {
-                self.scratch = out;
-                return self.run_any_node(asked, args);
-            }
-            Answer::ListClients(filter) => self.list_clients(c, &filter, &mut out),
-            Answer::KillClients(filter) => self.kill_clients(c, &filter, &mut out),
-            Answer::Unblock { .. } => {
-                crate::resp::write::integer(&mut out, 0);
-                self.reply_local(c, &out, !silent);
+            Answer::Unblock { id, error } => {
+                crate::resp::write::integer(out, i64::from(self.unblock(id, error)));
             }
         }
-        self.scratch = out;
-        Ran::Yes
+        Outcome::Replied
     }
 
     /// A command that only the nodes know: behind the fence, by the keys that they say it has.
@@ -287,17 +329,25 @@ impl Proxy {
         match known.class() {
             Class::Read | Class::Write if known.arity_ok(spans.len()) => (),
             Class::Read | Class::Write => {
+                self.fail_transaction(c);
                 return self.answer_with(c, |out| errors::wrong_arity(out, known.name()));
             }
-            _ => return self.answer_with(c, |out| errors::refused(out, known.name())),
+            _ => {
+                self.fail_transaction(c);
+                return self.answer_with(c, |out| errors::refused(out, known.name()));
+            }
         }
         let mut keys = Vec::new();
         // Where the rules fail, the node judges.
         let _ = known.keys_of(&args, &mut keys);
-        match self.slot_of_words(&args, &keys) {
+        let slot = self.slot_of_words(&args, &keys);
+        let marks = self.marks_of(c, command).with(Marks::FENCED);
+        let asked = Asked { client: c, command, marks };
+        if self.is_queuing(c) {
+            return self.queue_at_node(asked, slot, &args);
+        }
+        match slot {
             Ok(slot) => {
-                let marks = self.marks_of(c, command).with(Marks::FENCED);
-                let asked = Asked { client: c, command, marks };
                 self.launch_single(asked, slot.unwrap_or_else(|| self.some_slot()), source);
                 self.command_done(c);
                 Ran::Yes
@@ -307,7 +357,11 @@ impl Proxy {
     }
 
     /// The one slot of a request's keys; `Ok(None)`: it has none. `Err`: the reply to give.
-    fn slot_of_keys(&mut self, command: &Command, args: &Args) -> Result<Option<u16>, Vec<u8>> {
+    pub(super) fn slot_of_keys(
+        &mut self,
+        command: &Command,
+        args: &Args,
+    ) -> Result<Option<u16>, Vec<u8>> {
         if let Some(word) = command.slot_argument() {
             let stated = args
                 .get(usize::from(word))

@@ -48,7 +48,7 @@ impl Proxy {
         self.make_parent(parent, merge, client_version(asked.marks))
     }
 
-    fn make_parent(&mut self, r: u32, merge: Merge, version: Version) -> u32 {
+    pub(super) fn make_parent(&mut self, r: u32, merge: Merge, version: Version) -> u32 {
         let s = self.splits.open(r, merge, version);
         self.requests[r].state = State::Parent;
         self.requests[r].split = s;
@@ -93,6 +93,9 @@ impl Proxy {
 
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
+        if self.requests[r].marks.has(Marks::EXEC) {
+            return self.finish_exec(r, reply);
+        }
         self.settle(r);
         let bytes_max = self.reply_bytes_max();
         let entry = &mut self.requests[r];

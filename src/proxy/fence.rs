@@ -90,7 +90,7 @@ impl Proxy {
         let fences = self.nodes[node].fences[index].clone();
         let is_owners = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
-            backend.fence_owner == owner && backend.is_open() && backend.is_fence_busy()
+            backend.owner == owner && backend.is_open() && backend.is_fence_busy()
         };
         if let Some(&b) = fences.iter().find(is_owners) {
             let backend = &self.backends[b as usize];
@@ -121,7 +121,7 @@ impl Proxy {
         self.nodes[node].fence_queue[index].pop_front();
         let entry = &mut self.requests[r];
         let bytes = std::mem::take(&mut entry.own);
-        self.backends[b as usize].fence_owner = (entry.client, entry.client_generation);
+        self.backends[b as usize].owner = (entry.client, entry.client_generation);
         let healed = entry.waits > 0;
         if let Some(body) = healed.then(|| self.script_of(&bytes)).flatten() {
             self.enqueue_internal(b, |out| {
@@ -159,11 +159,15 @@ impl Proxy {
         if !expected.is_empty() && (open == NONE || self.requests[r].reply != expected) {
             return self.breach(b);
         }
+        if expected.is_empty() && self.requests[r].reply.first() == Some(&b'-') {
+            let line = std::mem::take(&mut self.requests[r].reply);
+            self.note_refused_step(r, &line);
+        }
         let backend = &mut self.backends[b as usize];
         backend.pop(&self.requests);
         self.requests.close(r);
         if expected.is_empty() {
-            // The OK of ASKING, or what SCRIPT LOAD said.
+            // The OK of ASKING, a step of a transaction, or what SCRIPT LOAD said.
             return;
         }
         backend.fence_open = NONE;
@@ -191,10 +195,12 @@ impl Proxy {
         if self.requests[r].client == NONE {
             return self.complete(r, &reply);
         }
-        match self.decide(r, &reply) {
+        let cause = self.cause_of_abort(r, &reply);
+        let line = cause.as_deref().unwrap_or(&reply);
+        match self.decide(r, line) {
             Next::Answer => self.complete(r, &reply),
-            next if !bytes.is_empty() => self.act(r, next, &reply, bytes),
-            _ => self.await_bytes(b, r, &reply),
+            next if !bytes.is_empty() => self.act(r, next, line, bytes),
+            _ => self.await_bytes(b, r, line),
         }
     }
 

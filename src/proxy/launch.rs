@@ -128,8 +128,11 @@ impl Proxy {
         let Some(node) = self.target(r) else {
             return self.wait_unserved(r, bytes);
         };
-        if marks.has(Marks::FENCED) {
-            return self.launch_fenced(r, node, bytes);
+        if marks.has(Marks::FENCED.with(Marks::PRIVATE)) {
+            return match marks.has(Marks::PRIVATE) {
+                true => self.launch_private(r, node, bytes),
+                false => self.launch_fenced(r, node, bytes),
+            };
         }
         let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
         let b = self.shared_backend(node, version);
@@ -156,9 +159,13 @@ impl Proxy {
 
     /// Puts a leg into a backend's FIFO, after ASKING where that is needed.
     pub(super) fn enqueue(&mut self, r: u32, b: u32, bytes: Bytes) {
-        if self.requests[r].marks.has(Marks::ASKING) {
+        let marks = self.requests[r].marks;
+        if marks.has(Marks::ASKING) {
             self.requests[r].marks.unset(Marks::ASKING);
             self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));
+        }
+        if marks.has(Marks::EXEC) {
+            self.enqueue_steps(r, b);
         }
         let backend = &mut self.backends[b as usize];
         if backend.queued() == 0 {

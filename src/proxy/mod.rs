@@ -17,12 +17,14 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies kept), `subscribe` and
-//! `subscriber` (messages: the clients' side and the nodes').
+//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
+//! kept), `transaction` and `watch` (MULTI), `blocking`, `private` (backends of single clients),
+//! `subscribe` and `subscriber` (messages: the clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
 pub mod backend;
+mod blocking;
 pub mod client;
 mod clients;
 mod connect;
@@ -34,8 +36,10 @@ mod intake;
 mod introspect;
 mod launch;
 pub mod local;
+mod mode;
 mod nodes;
 mod output;
+mod private;
 mod pubsub;
 mod recover;
 pub mod request;
@@ -46,8 +50,10 @@ pub mod session;
 mod split;
 mod subscribe;
 mod subscriber;
+mod transaction;
 pub mod types;
 mod walk;
+mod watch;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -182,6 +188,7 @@ pub struct Proxy {
     next_client_id: u64,
     client_id_step: u64,
     draining: bool,
+    blocked_clients: usize,
     /// Somebody waits for the end of a send that may be over as soon as it is submitted.
     urgent: bool,
     pub tally: Tally,
@@ -246,6 +253,7 @@ impl Proxy {
             next_client_id: first_client_id,
             client_id_step,
             draining: false,
+            blocked_clients: 0,
             urgent: false,
             tally: Tally::default(),
             settings,
@@ -294,7 +302,7 @@ impl Proxy {
         self.now = now;
         match conn {
             Conn::Client(client) => self.handle_client_end(client, failed),
-            Conn::Backend(backend) => self.lose_backend(backend, connect::Why::Ended),
+            Conn::Backend(backend) => self.handle_backend_end(backend, failed),
         }
     }
 
@@ -350,10 +358,12 @@ impl Proxy {
     }
 
     fn handle_client_end(&mut self, c: u32, failed: bool) {
+        let gone = failed || self.is_blocked(c);
         let client = &mut self.clients[c];
         match client.phase {
             Phase::Closing | Phase::Free => (),
-            Phase::Open | Phase::Last if failed => self.close_client(c),
+            // A server, too, drops a blocked client whose side is shut: nothing is popped for it.
+            Phase::Open | Phase::Last if gone => self.close_client(c),
             Phase::Open if client.held_back => client.ended = true,
             Phase::Open | Phase::Last => self.take_no_more(c),
         }
@@ -372,7 +382,7 @@ impl Proxy {
     /// What a client asked for before it shut its side is still answered.
     fn take_no_more(&mut self, c: u32) {
         self.hear_no_more(c);
-        if self.clients[c].is_done() {
+        if self.clients[c].is_done() || self.is_blocked(c) {
             self.close_client(c);
         }
     }
@@ -537,6 +547,7 @@ impl Proxy {
         self.backend_pool.shrink();
         self.requests.shrink();
         self.partials.truncate(self.partials.len() / 2);
+        self.close_spare_backends();
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;

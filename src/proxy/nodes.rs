@@ -38,6 +38,8 @@ pub struct Node {
     pub fences: [Vec<u32>; 2],
     /// The backend that brings messages.
     pub subscriber: u32,
+    /// Private backends, of both versions.
+    pub private: Vec<u32>,
     /// Requests that wait for a free fenced backend, by version.
     pub fence_queue: [VecDeque<u32>; 2],
 }
@@ -107,6 +109,7 @@ impl Nodes {
             shared: [NONE; 2],
             subscriber: NONE,
             fences: Default::default(),
+            private: Vec::new(),
             fence_queue: Default::default(),
         };
         // An entry that nothing refers to any more is taken again, so that the table does not grow
@@ -166,13 +169,15 @@ impl Node {
             && self.shared == [NONE; 2]
             && self.subscriber == NONE
             && self.fences.iter().all(Vec::is_empty)
+            && self.private.is_empty()
             && self.fence_queue.iter().all(VecDeque::is_empty)
     }
 
     /// All its backends.
     pub fn backends(&self) -> impl Iterator<Item = u32> + '_ {
         let single = self.shared.into_iter().chain([self.subscriber]);
-        let shared = single.filter(|&backend| backend != NONE);
-        shared.chain(self.fences.iter().flatten().copied())
+        let single = single.filter(|&backend| backend != NONE);
+        let fences = self.fences.iter().flatten().copied();
+        single.chain(fences).chain(self.private.iter().copied())
     }
 }

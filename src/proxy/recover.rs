@@ -28,14 +28,24 @@ impl Proxy {
     /// The head of backend `b` was answered with an error that routing has to look at.
     pub(super) fn handle_error_reply(&mut self, b: u32, r: u32, line: &[u8]) {
         if self.requests[r].client == NONE {
+            self.note_refused_step(r, line);
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
-        let next = self.decide(r, line);
+        if self.requests[r].marks.has(Marks::PRIVATE) {
+            self.renew(r);
+            if self.exec_lost_its_guard(r, line) {
+                self.backends[b as usize].pop(&self.requests);
+                return self.answer_unguarded(r);
+            }
+        }
+        let cause = self.cause_of_abort(r, line);
+        let next = self.decide(r, cause.as_deref().unwrap_or(line));
         if next == Next::Answer {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
+        let line = cause.as_deref().unwrap_or(line);
         let entry = &self.requests[r];
         let bytes = self.backends[b as usize].bytes_of(entry.start, entry.len);
         self.backends[b as usize].pop(&self.requests);
@@ -272,6 +282,9 @@ impl Proxy {
         if entry.client == NONE {
             return self.complete(r, b"");
         }
+        if marks.has(Marks::PRIVATE) {
+            return self.handle_private_loss(r, written, timed_out, bytes);
+        }
         if marks.has(Marks::STREAMING) {
             entry.marks.unset(Marks::STREAMING);
             let c = entry.client;
@@ -283,6 +296,18 @@ impl Proxy {
             self.clients[c].output.roll_back();
             self.release_messages(c);
         }
+        self.recover_lost(r, written, timed_out, bytes);
+    }
+
+    /// Nothing of its reply is with anybody: again, once more, or an error.
+    pub(super) fn recover_lost(
+        &mut self,
+        r: u32,
+        written: bool,
+        timed_out: bool,
+        bytes: Option<Vec<u8>>,
+    ) {
+        let marks = self.requests[r].marks;
         let loss = Loss {
             written,
             retry_safe: marks.has(Marks::RETRY_SAFE),
@@ -309,6 +334,8 @@ impl Proxy {
 
     /// As if it had just come, once the lost connection has been dealt with.
     fn relaunch_later(&mut self, r: u32, bytes: Vec<u8>) {
-        self.wait(r, Bytes::Own(bytes), self.now.ms, true);
+        let private = self.requests[r].marks.has(Marks::PRIVATE);
+        let pause_ms = if private { super::private::PAUSE_MS } else { 0 };
+        self.wait(r, Bytes::Own(bytes), self.now.ms + pause_ms, true);
     }
 }

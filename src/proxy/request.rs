@@ -66,6 +66,13 @@ impl Marks {
     /// An error of this part is none of the whole (SCRIPT LOAD at an unreachable replica).
     pub const OPTIONAL: Marks = Marks(4096);
 
+    /// From MULTI to EXEC: so many replies as `part` says come before its own.
+    pub const EXEC: Marks = Marks(8192);
+    /// Ours: one of those replies. `part` is the EXEC's entry.
+    pub const STEP: Marks = Marks(16384);
+    /// Goes over a backend of its client's own.
+    pub const PRIVATE: Marks = Marks(32768);
+
     #[inline]
     pub fn has(self, other: Marks) -> bool {
         self.0 & other.0 != 0
@@ -79,7 +86,7 @@ impl Marks {
         self.0 &= !other.0;
     }
     #[inline]
-    pub fn with(self, other: Marks) -> Marks {
+    pub const fn with(self, other: Marks) -> Marks {
         Marks(self.0 | other.0)
     }
 }

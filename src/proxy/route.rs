@@ -66,9 +66,13 @@ pub fn after_error(facts: &Facts) -> Next {
         // A script may have written, and then answer anything.
         _ if facts.fenced => Next::Answer,
         ErrorKind::TryAgain => try_again(facts),
-        ErrorKind::ClusterDown | ErrorKind::Loading | ErrorKind::MasterDown => wait_for_node(facts),
+        ErrorKind::ClusterDown
+        | ErrorKind::Loading
+        | ErrorKind::MasterDown
+        | ErrorKind::Unblocked => wait_for_node(facts),
         ErrorKind::ReadOnly if facts.redirects < facts.redirects_max => wait_for_node(facts),
         ErrorKind::ReadOnly
+        | ErrorKind::ExecAbort
         | ErrorKind::NoScript
         | ErrorKind::NoAuth
         | ErrorKind::NoPerm

@@ -34,6 +34,8 @@ pub enum Merge {
     Weighted,
     /// Rounds of questions (`walk`): what the parts say leads to the next.
     Walk,
+    /// The one part is a transaction: its reply, as it is.
+    Exec,
 }
 
 impl Merge {
@@ -92,7 +94,7 @@ impl Split {
                 Some(number) => self.add(number),
                 None => self.spoil(),
             },
-            Merge::AllSucceeded | Merge::OneSucceeded => {
+            Merge::AllSucceeded | Merge::OneSucceeded | Merge::Exec => {
                 if self.result.is_empty() {
                     self.result.extend_from_slice(reply);
                 }
@@ -129,7 +131,7 @@ impl Split {
                 write::integer(out, self.sum.saturating_add(adjust));
                 Some(())
             }
-            Merge::AllSucceeded | Merge::OneSucceeded => {
+            Merge::AllSucceeded | Merge::OneSucceeded | Merge::Exec => {
                 out.extend_from_slice(&self.result);
                 Some(())
             }

@@ -93,13 +93,14 @@ impl Proxy {
     /// Answers a request to subscribe if all that it names is whole.
     pub(super) fn advance_join(&mut self, r: u32) {
         let Some(mut join) = self.topics.joins.remove(&r) else { return };
-        while let Some(&t) = join.topics.get(join.at) {
-            if !self.topics[t].whole {
-                self.topics[t].waiting.push(r);
-                self.topics.joins.insert(r, join);
-                return;
-            }
-            join.at += 1;
+        let lacking =
+            |at: usize| (at..join.topics.len()).find(|&n| !self.topics[join.topics[n]].whole);
+        // One that was whole may have been lost while another was waited for.
+        if let Some(at) = lacking(join.at).or_else(|| lacking(0)) {
+            join.at = at;
+            self.topics[join.topics[at]].waiting.push(r);
+            self.topics.joins.insert(r, join);
+            return;
         }
         for &t in &join.new {
             self.topics[t].make_live(join.client);
@@ -168,6 +169,7 @@ impl Proxy {
         let client = &mut self.clients[c];
         let count = client.subscribed.as_ref().map_or(0, |subscribed| subscribed.total());
         let before = std::mem::replace(&mut client.session.subscriptions, count as u32);
+        client.refresh_plain();
         self.topics.clients += usize::from(count > 0);
         self.topics.clients -= usize::from(before > 0);
     }

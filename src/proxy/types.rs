@@ -130,6 +130,8 @@ pub struct Settings {
     /// where a piece means walking all keys of the node.
     pub walk_whole_max: u32,
     pub walk_whole_max_old: u64,
+    /// Backends that single clients have for themselves, for one node.
+    pub private_backends_max: usize,
 }
 
 impl Default for Settings {
@@ -157,6 +159,7 @@ impl Default for Settings {
             fence_lanes: 2,
             walk_whole_max: 16 * 1024,
             walk_whole_max_old: 1024 * 1024,
+            private_backends_max: 256,
         }
     }
 }

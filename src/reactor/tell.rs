@@ -81,10 +81,13 @@ impl Worker {
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
+        let (mut blocked, mut private) = (0, 0);
         let mut subscribed = [0; 4];
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
             clients += proxy.clients_open() as u64;
+            blocked += proxy.clients_blocked() as u64;
+            private += proxy.backends_private() as u64;
             backends += proxy.backends_connected() as u64;
             requests += proxy.requests_open() as u64;
             let counts = proxy.subscription_counts().into_iter();
@@ -92,6 +95,8 @@ impl Worker {
         }
         let values = [
             (Counter::ClientsConnected, clients),
+            (Counter::ClientsBlocked, blocked),
+            (Counter::BackendsPrivate, private),
             (Counter::ClientsTotal, sums.clients_total),
             (Counter::ClientsRejected, sums.clients_refused),
             (Counter::ClientsClosedByLimit, sums.clients_over_limit),
@@ -171,6 +176,8 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         pubsub_channels: value(Counter::PubsubChannels),
         pubsub_patterns: value(Counter::PubsubPatterns),
         pubsub_shard_channels: value(Counter::PubsubShardChannels),
+        blocked_clients: value(Counter::ClientsBlocked),
+        backends_private: value(Counter::BackendsPrivate),
         connections_accepted: value(Counter::ClientsTotal),
         connections_rejected: value(Counter::ClientsRejected),
         commands: value(Counter::Commands),
@@ -202,6 +209,5 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         latency_p50_us: sums.latency_us(0.5),
         latency_p99_us: sums.latency_us(0.99),
         latency_p999_us: sums.latency_us(0.999),
-        ..Totals::default()
     }
 }

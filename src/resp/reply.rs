@@ -308,6 +308,7 @@ fn short_aggregate(bytes: &[u8]) -> Option<(u8, u64, usize)> {
 pub enum ErrorKind {
     Ask,
     ClusterDown,
+    ExecAbort,
     Loading,
     MasterDown,
     Moved,
@@ -317,6 +318,8 @@ pub enum ErrorKind {
     Other,
     ReadOnly,
     TryAgain,
+    /// A blocked command was given up because its node is no primary any more.
+    Unblocked,
 }
 
 /// The kind of an error reply by its first word. `line` starts at the `-` (or the `!` of a bulk
@@ -333,6 +336,7 @@ pub fn classify_error(line: &[u8]) -> ErrorKind {
     match word(text) {
         b"ASK" => ErrorKind::Ask,
         b"CLUSTERDOWN" => ErrorKind::ClusterDown,
+        b"EXECABORT" => ErrorKind::ExecAbort,
         b"LOADING" => ErrorKind::Loading,
         b"MASTERDOWN" => ErrorKind::MasterDown,
         b"MOVED" => ErrorKind::Moved,
@@ -341,6 +345,7 @@ pub fn classify_error(line: &[u8]) -> ErrorKind {
         b"NOSCRIPT" => ErrorKind::NoScript,
         b"READONLY" => ErrorKind::ReadOnly,
         b"TRYAGAIN" => ErrorKind::TryAgain,
+        b"UNBLOCKED" if text.starts_with(b"UNBLOCKED force") => ErrorKind::Unblocked,
         _ => ErrorKind::Other,
     }
 }

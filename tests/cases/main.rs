@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bench;
+mod blocking;
 mod breaking;
 mod fakes;
 mod faults;
@@ -24,4 +25,5 @@ mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod transactions;
 mod walk;

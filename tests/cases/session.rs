@@ -211,11 +211,6 @@ fn refused_and_later_commands_answer_one_error() {
         "CLIENT PAUSE 1",
         "ACL SETUSER x",
         "MODULE LOAD x",
-        "MULTI",
-        "WATCH k",
-        "BLPOP k 0",
-        "BLMOVE a{k} b{k} LEFT RIGHT 0",
-        "XREAD BLOCK 0 STREAMS k $",
         "WAIT 1 0",
     ] {
         client.send(&request(&line.split(' ').collect::<Vec<&str>>()));

@@ -84,12 +84,19 @@ const STREAMS: &[(&str, &[u8])] = &[
     ("A4 reply off, errors too", b"CLIENT REPLY OFF\r\nFOO\r\nGET\r\nCLIENT REPLY ON\r\nPING\r\n"),
 ];
 
+/// Valkey 9 reads these otherwise than redis-server 7, which is what we follow (user-demand.md 2): it
+/// takes text right after a quote, and looks at the two bytes that end a bulk string.
+const REDIS_ONLY: &[&str] = &["P3 text after a quote", "P6 wrong bytes after a bulk"];
+
 #[test]
 fn odd_streams_end_as_at_the_server() {
     for flavour in Flavour::all() {
         let bench = Bench::start(flavour);
         let mut differences = Differences::default();
         for (name, bytes) in STREAMS {
+            if flavour == Flavour::Valkey && REDIS_ONLY.contains(name) {
+                continue;
+            }
             bench.empty();
             compare(&bench, name, bytes, &mut differences);
         }

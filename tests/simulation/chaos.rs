@@ -231,8 +231,8 @@ impl World {
 
     fn abort_migration(&mut self, slot: u16) {
         let Some(Migration { from, to }) = self.migrations.remove(&slot) else { return };
-        self.aborts.push((slot, self.history.tick));
         self.history.moves.push((slot, self.history.tick));
+        self.aborts.push((slot, self.history.tick));
         self.cluster.nodes[to].importing.remove(&slot);
         self.cluster.nodes[from].migrating.remove(&slot);
         let of_slot = self.cluster.nodes[to].data.keys().filter(|key| slot_of(key) == slot);

@@ -71,7 +71,7 @@ impl History {
             Kind::BadProtocol => text.starts_with("ERR Protocol error"),
             Kind::CrossSlot => text.starts_with("CROSSSLOT"),
             Kind::Early => text.starts_with("NOAUTH"),
-            Kind::NotYet => text.contains("MULTI") && text.contains("not supported"),
+            Kind::ExecAbort => text.starts_with("EXECABORT"),
             Kind::Learned => {
                 !around.learned && text.starts_with("ERR unknown command 'mod.append'")
             }
@@ -84,6 +84,7 @@ impl History {
             && !key.is_empty()
             && !key.contains("}absent-")
             && !request.keys.iter().any(|own| own == key.as_bytes())
+            && !self.transaction_reads(id, key.as_bytes())
         {
             return foreign();
         }
@@ -106,9 +107,10 @@ impl History {
     fn outcome_of(&self, id: u32, text: &str) -> Option<Outcome> {
         let request = &self.requests[id as usize];
         let everywhere = matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad);
-        let in_parts = request.keys.len() > 1 || everywhere;
-        let at_nodes = !request.keys.is_empty() || everywhere;
-        const NOT_RUN: [&str; 9] = [
+        let in_parts = (request.keys.len() > 1 && request.kind != Kind::Exec) || everywhere;
+        let at_nodes = !request.keys.is_empty() || everywhere || request.kind == Kind::Exec;
+        const NOT_RUN: [&str; 10] = [
+            "EXECABORT",
             "ERR redirect to a node that is not in the cluster",
             "ERR no connection to server, the command has not run",
             "ERR too many redirects",
@@ -176,6 +178,8 @@ impl History {
         if !around.calm
             || (fenced && (around.hostile || text.starts_with("READONLY")))
             || (text.starts_with("CLUSTERDOWN") && !around.mapped)
+            // Some of its keys have moved and some have not: no node can run it.
+            || (text.starts_with("TRYAGAIN") && request.kind == Kind::Exec)
         {
             return Ok(());
         }
@@ -226,6 +230,8 @@ impl History {
                 number.is_some_and(|count| (0..=real as i64).contains(&count))
             }
             Kind::ScriptLoad => value.as_str() == Some(&format!("sha{id}")),
+            Kind::Queued => raw == b"+QUEUED\r\n" || raw == b"+OK\r\n",
+            Kind::Exec => self.is_right_exec(id, value),
             Kind::Reset => raw == b"+RESET\r\n",
             Kind::ReplyOn | Kind::Auth => raw == b"+OK\r\n",
             Kind::Scan => value.as_array().is_some_and(|parts| parts.len() == 2),

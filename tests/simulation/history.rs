@@ -52,7 +52,12 @@ pub enum Kind {
     ReplySkip,
     Unknown,
     CrossSlot,
-    NotYet,
+    /// MULTI, or a command behind it that is queued.
+    Queued,
+    /// EXEC: what it ran is in `History::transactions`.
+    Exec,
+    /// EXEC of a transaction in which something was refused.
+    ExecAbort,
     BadProtocol,
     Quit,
 }
@@ -68,6 +73,18 @@ pub enum Outcome {
     Silent,
     /// Its client left before.
     Left,
+}
+
+/// One command of a transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// Answered OK, with the length, or with the sum.
+    Set(Vec<u8>),
+    Append(Vec<u8>),
+    IncrBy(Vec<u8>),
+    Get(Vec<u8>),
+    /// Answered by the proxy with the request's token.
+    Ping,
 }
 
 #[derive(Clone, Debug)]
@@ -144,6 +161,8 @@ pub struct History {
     pub tick: u64,
     pub states: BTreeMap<Vec<u8>, Vec<State>>,
     pub by_key: BTreeMap<(usize, Vec<u8>), Vec<u32>>,
+    /// What each EXEC runs, in order.
+    pub transactions: BTreeMap<u32, Vec<Step>>,
     /// Runs of INCR, which carries no number.
     pub increments: BTreeMap<Vec<u8>, u64>,
     /// Ticks at which something was refused or a connection lost: reads may have been repeated.
@@ -285,6 +304,7 @@ impl History {
         }
         for id in 1..self.requests.len() as u32 {
             self.check_count(id);
+            self.check_atomic(id);
         }
         self.check_increments();
     }
@@ -300,6 +320,23 @@ impl History {
             let text =
                 format!("request {id} {:?} was answered and never ran on {key}", request.kind);
             self.violate("at most once", text);
+        }
+    }
+
+    /// A transaction runs as a whole, at one moment, or not at all.
+    fn check_atomic(&mut self, id: u32) {
+        let request = &self.requests[id as usize];
+        if !matches!(request.kind, Kind::Exec | Kind::ExecAbort) || request.runs.is_empty() {
+            return;
+        }
+        let moment = request.runs[0].tick;
+        let whole = request
+            .keys
+            .iter()
+            .all(|key| request.runs.iter().any(|run| run.key == *key && run.tick == moment));
+        if !whole || request.kind == Kind::ExecAbort {
+            let text = format!("transaction {id} ran in part: {request:?}");
+            self.violate("atomic", text);
         }
     }
 
@@ -326,5 +363,8 @@ impl History {
 
 /// Whether each run of it names the request and the key.
 fn carries_number(kind: Kind) -> bool {
-    matches!(kind, Kind::Set | Kind::IncrBy | Kind::Append | Kind::Learned | Kind::MSet)
+    matches!(
+        kind,
+        Kind::Set | Kind::IncrBy | Kind::Append | Kind::Learned | Kind::MSet | Kind::Exec
+    )
 }

@@ -19,6 +19,7 @@ mod random;
 mod scenarios;
 mod serve;
 mod topology;
+mod transactions;
 mod walk;
 mod workload;
 mod world;

@@ -205,7 +205,7 @@ impl World {
     fn push(&mut self, link: usize, frame: Vec<u8>) {
         let this = &mut self.links[link];
         if this.mute {
-            return;
+            return self.message_fault();
         }
         this.written += frame.len() as u64;
         let socket = this.socket;

@@ -64,6 +64,7 @@ pub struct Login {
     pub asking: bool,
     pub authenticated: bool,
     pub resp3: bool,
+    pub queue: Option<crate::transactions::Queue>,
 }
 
 /// What came of one command.
@@ -224,6 +225,9 @@ impl Cluster {
             answer.reply = bulk(&args[1]);
             return answer;
         }
+        if let Some(answer) = self.transact(node, login, args, asking, mood, now_us) {
+            return answer;
+        }
         let keys = keys_of(&name, args);
         answer.fenced = name == b"EVAL" || name.starts_with(b"MOD.");
         let slot = keys.first().map(|key| slot_of(key));
@@ -255,6 +259,20 @@ impl Cluster {
     ) -> Option<Vec<u8>> {
         let name = args[0].to_ascii_uppercase();
         let keys = keys_of(&name, args);
+        self.refusal_of(node, &name, &keys, asking, mood, now_us)
+    }
+
+    /// The same for the keys of one command or of all commands of a transaction.
+    #[expect(clippy::too_many_arguments, reason = "what a node sees of a command")]
+    pub fn refusal_of(
+        &self,
+        node: usize,
+        name: &[u8],
+        keys: &[&[u8]],
+        asking: bool,
+        mood: Mood,
+        now_us: u64,
+    ) -> Option<Vec<u8>> {
         let this = &self.nodes[node];
         let first = keys.first().copied().unwrap_or_default();
         let line = |text: &str| {
@@ -278,7 +296,7 @@ impl Cluster {
         let is_replica = self.truth.members[node].primary.is_some();
         if owner == node as u8 && is_replica {
             // Demoted a moment ago.
-            if !is_read(&name) {
+            if !is_read(name) {
                 return line("READONLY You can't write against a read only replica.");
             }
             return self.redirect("MOVED", slot, self.truth.owner[usize::from(slot)]);
@@ -307,7 +325,7 @@ impl Cluster {
             Mood::ClusterDown => line("CLUSTERDOWN The cluster is down"),
             Mood::Loading => line("LOADING Redis is loading the dataset in memory"),
             Mood::MasterDown => line("MASTERDOWN Link with MASTER is down"),
-            Mood::ReadOnly if is_read(&name) => None,
+            Mood::ReadOnly if is_read(name) => None,
             Mood::ReadOnly => line("READONLY You can't write against a read only replica."),
             Mood::Misconf => line("MISCONF Redis is configured to save RDB snapshots"),
         }
@@ -323,7 +341,7 @@ impl Cluster {
         Some(format!("-MOVED {slot} {address}\r\n").into_bytes())
     }
 
-    fn run(
+    pub fn run(
         &mut self,
         node: usize,
         login: &Login,
@@ -484,7 +502,7 @@ fn is_read(name: &[u8]) -> bool {
     matches!(name, b"GET" | b"MGET" | b"EXISTS")
 }
 
-fn keys_of<'a>(name: &[u8], args: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
+pub fn keys_of<'a>(name: &[u8], args: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
     let rest = args[1..].iter().map(Vec::as_slice);
     match name {
         b"GET" | b"SET" | b"APPEND" | b"INCR" | b"INCRBY" | b"MOD.APPEND" => rest.take(1).collect(),

@@ -405,6 +405,9 @@ impl World {
                 self.put(client, id, encode_words(&words), bytes, false);
             }
         }
+        if kind == Kind::Exec {
+            return self.ask_transaction(client, bytes);
+        }
         let walk = if kind == Kind::Scan { self.walk_words(client) } else { None };
         if kind == Kind::Scan && walk.is_none() {
             kind = Kind::Ping;
@@ -420,7 +423,14 @@ impl World {
         self.put(client, id, encoded, bytes, true);
     }
 
-    fn put(&mut self, client: usize, id: u32, encoded: Vec<u8>, bytes: &mut Vec<u8>, due: bool) {
+    pub fn put(
+        &mut self,
+        client: usize,
+        id: u32,
+        encoded: Vec<u8>,
+        bytes: &mut Vec<u8>,
+        due: bool,
+    ) {
         bytes.extend_from_slice(&encoded);
         let this = &mut self.clients[client];
         this.ends.push_back((this.written + bytes.len() as u64, id));
@@ -429,7 +439,7 @@ impl World {
         }
     }
 
-    fn open(&mut self, client: usize, kind: Kind) -> u32 {
+    pub fn open(&mut self, client: usize, kind: Kind) -> u32 {
         if kind == Kind::Reset {
             self.clients[client].version = Version::Resp2;
         }
@@ -465,7 +475,7 @@ impl World {
             (Kind::ReplySkip, 2),
             (Kind::Unknown, 1),
             (Kind::CrossSlot, 1),
-            (Kind::NotYet, 1),
+            (Kind::Exec, 6),
             (Kind::ScriptLoad, 1),
             (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
             (Kind::ReplyOn, 1),
@@ -487,12 +497,12 @@ impl World {
         Kind::Set
     }
 
-    fn tag(&mut self) -> usize {
+    pub fn tag(&mut self) -> usize {
         self.random.index(self.parameters.tags)
     }
 
     /// A key of this client's own, or one that all share.
-    fn key(&mut self, client: usize, tag: usize, letter: char) -> Vec<u8> {
+    pub fn key(&mut self, client: usize, tag: usize, letter: char) -> Vec<u8> {
         let number = self.random.below(self.parameters.keys);
         if self.random.chance(150) {
             format!("{{t{tag}}}s{letter}{number}").into_bytes()
@@ -557,9 +567,9 @@ impl World {
             Kind::Echo => vec![word("ECHO"), token],
             Kind::Hello(version) => vec![word("HELLO"), version.to_string().into_bytes()],
             Kind::Unknown => vec![format!("nope{id}").into_bytes(), word("x")],
-            Kind::NotYet => vec![word("MULTI")],
             Kind::Quit => vec![word("QUIT")],
             Kind::ReplySkip | Kind::BadProtocol => Vec::new(),
+            Kind::Queued | Kind::Exec | Kind::ExecAbort => Vec::new(),
         }
     }
 
@@ -617,7 +627,7 @@ fn this_is_idle(client: &Client) -> bool {
     client.left == 0 && !client.slow
 }
 
-fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
+pub fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
     let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     encode(&words)
 }

@@ -58,9 +58,9 @@ pub struct World {
     pub cluster: Cluster,
     pub topology: TopologyThread,
     pub history: History,
+    pub messages: Messages,
     /// Ticks at which a migration was given up.
     pub aborts: Vec<(u16, u64)>,
-    pub messages: Messages,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -126,8 +126,8 @@ impl World {
             cluster,
             topology: TopologyThread::default(),
             history: History::new(),
-            aborts: Vec::new(),
             messages: Messages::default(),
+            aborts: Vec::new(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,

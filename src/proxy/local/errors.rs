@@ -213,6 +213,18 @@ pub fn execabort(out: &mut Vec<u8>) {
     fixed(out, "EXECABORT Transaction discarded because of previous errors.");
 }
 
+/// EXEC has no arguments; saying so ends the transaction.
+pub fn execabort_arity(out: &mut Vec<u8>) {
+    let text = "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' \
+                command";
+    fixed(out, text);
+}
+
+/// More commands than `limits::TRANSACTION_COMMANDS_MAX`.
+pub fn transaction_too_long(out: &mut Vec<u8>) {
+    fixed(out, "ERR more commands in one transaction than this proxy takes");
+}
+
 /// CLIENT UNBLOCK … ERROR: what the blocked client is told.
 pub fn unblocked(out: &mut Vec<u8>) {
     fixed(out, "UNBLOCKED client unblocked via CLIENT UNBLOCK");

@@ -1,0 +1,231 @@
+//! A11 to A13: commands that block.
+//!
+//! Not here: every reply text (`tests/conformance`).
+
+use std::time::{Duration, Instant};
+
+use crate::bench::{answers, flavour, shared, with};
+use crate::support::client::{Client, Got, request};
+use crate::support::cluster::{Cluster, Flavour};
+use crate::support::keys::key_of_slot;
+use crate::support::proxy::Proxy;
+use crate::support::{millis, seconds, wait_until};
+
+fn block(client: &mut Client, line: &str) {
+    client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
+}
+
+fn wait_blocked(proxy: &Proxy, count: u64) {
+    let mut asking = proxy.client();
+    wait_until(seconds(10), "blocked_clients", || {
+        asking.run("INFO clients").string().contains(&format!("blocked_clients:{count}\r\n"))
+    });
+}
+
+#[test]
+fn a11_blocked_client_is_served_and_its_later_requests_wait() {
+    let cluster = Cluster::three(flavour());
+    let settings = with(&[("request-timeout-ms", "400"), ("client-idle-timeout-s", "1")]);
+    let mut proxy = Proxy::start_with(&cluster, &settings);
+    let mut client = proxy.client();
+    client.send(b"BLPOP a11 0\r\nPING\r\nGET a11-other\r\n");
+    wait_blocked(&proxy, 1);
+    assert_eq!(client.read_within(millis(2_500)), Got::Nothing, "no time-out of the proxy's");
+    assert_eq!(proxy.client().run("RPUSH a11 x").integer(), 1);
+    let texts = [0; 3].map(|_| client.read().text());
+    assert_eq!(texts, ["[\"a11\", \"x\"]", "PONG", "nil"]);
+    wait_blocked(&proxy, 0);
+    proxy.expect_alive();
+}
+
+#[test]
+fn a11_time_out_of_the_command_is_nil_in_the_clients_protocol() {
+    let proxy = &shared().proxy;
+    for (mut client, nil) in [(proxy.client(), "nil-array"), (proxy.client_resp3(), "null")] {
+        let lines = [
+            "BLPOP a11-t 0.05",
+            "BRPOP a11-t 0.05",
+            "BLMOVE {a11-t}a {a11-t}b LEFT LEFT 0.05",
+            "BRPOPLPUSH {a11-t}a {a11-t}b 0.05",
+            "BLMPOP 0.05 1 a11-t LEFT",
+            "BZPOPMIN a11-t 0.05",
+            "BZPOPMAX a11-t 0.05",
+            "BZMPOP 0.05 1 a11-t MIN",
+            "XREAD BLOCK 50 STREAMS a11-t $",
+        ];
+        for line in lines {
+            assert_eq!(client.run(line).text(), nil, "{line}");
+        }
+        let texts =
+            answers(&mut client, &["BLPOP a11-t -1", "BLPOP a11-t x", "BLPOP a11-t 0.01", "PING"]);
+        assert_eq!(texts[0], "-ERR timeout is negative");
+        assert_eq!(texts[1], "-ERR timeout is not a float or out of range");
+        assert_eq!(&texts[2..], [nil, "PONG"]);
+    }
+}
+
+#[test]
+fn a11_two_hundred_blocked_clients_hinder_nobody() {
+    let cluster = Cluster::three(flavour());
+    let mut proxy = Proxy::start(&cluster);
+    let mut blocked: Vec<Client> = (0..200)
+        .map(|n| {
+            let mut client = proxy.client();
+            block(&mut client, &format!("BLPOP many-{n} 0"));
+            client
+        })
+        .collect();
+    wait_blocked(&proxy, 200);
+    let mut other = proxy.client();
+    for (n, client) in blocked.iter_mut().enumerate() {
+        let start = Instant::now();
+        assert_eq!(other.run(&format!("RPUSH many-{n} {n}")).integer(), 1);
+        assert!(start.elapsed() < millis(500), "RPUSH took {:?}", start.elapsed());
+        assert_eq!(client.read().items()[1].string(), n.to_string());
+    }
+    wait_blocked(&proxy, 0);
+    proxy.expect_alive();
+}
+
+#[test]
+fn a11_pool_of_private_connections_has_an_end() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start_with(&cluster, &with(&[("private-backends-max", "2")]));
+    let mut clients: Vec<Client> = (0..3).map(|_| proxy.client()).collect();
+    for client in &mut clients[..2] {
+        block(client, "BLPOP end 0");
+    }
+    wait_blocked(&proxy, 2);
+    let text = clients[2].run("BLPOP end 0").text();
+    assert_eq!(text, "-ERR max blocking connections reached");
+    drop(clients.remove(0));
+    wait_blocked(&proxy, 1);
+    block(&mut clients[1], "BLPOP end 0");
+    wait_blocked(&proxy, 2);
+    let mut pushing = proxy.client();
+    pushing.run("RPUSH end a b");
+    assert!(clients.iter_mut().all(|client| client.read().items().len() == 2));
+}
+
+#[test]
+fn a12_nothing_is_popped_for_a_client_that_has_left() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    for (round, extra) in ["", "PING\r\nPING\r\n", "GET x\r\n"].iter().enumerate() {
+        let key = format!("a12-{round}");
+        let mut client = proxy.client();
+        client.send(format!("BLPOP {key} 0\r\n{extra}").as_bytes());
+        wait_blocked(&proxy, 1);
+        if round == 1 {
+            client.end_sending();
+        }
+        drop(client);
+        wait_blocked(&proxy, 0);
+        std::thread::sleep(millis(50));
+        let mut other = proxy.client();
+        other.run(&format!("RPUSH {key} kept"));
+        assert_eq!(other.run(&format!("LRANGE {key} 0 -1")).text(), "[\"kept\"]", "{extra:?}");
+    }
+    // A client that shuts its side while its command waits for an elder.
+    let mut client = proxy.client();
+    client.send(b"SET a12-elder 1\r\nBLPOP a12-last 0\r\n");
+    client.end_sending();
+    let (bytes, closed) = client.read_until_quiet(seconds(2));
+    assert!(closed && (bytes.is_empty() || bytes.starts_with(b"+OK\r\n")));
+    let mut other = proxy.client();
+    other.run("RPUSH a12-last kept");
+    assert_eq!(other.run("LLEN a12-last").integer(), 1);
+}
+
+#[test]
+fn a13_stream_reader_misses_nothing_that_it_waits_for() {
+    let proxy = &shared().proxy;
+    let (mut reader, mut writer) = (proxy.client(), proxy.client());
+    writer.run("DEL a13");
+    let mut last = "0-0".to_owned();
+    for round in 1..=200 {
+        block(&mut reader, &format!("XREAD BLOCK 0 STREAMS a13 {last}"));
+        let id = writer.run(&format!("XADD a13 {round}-1 n {round}")).string();
+        let reply = reader.read();
+        let entries = reply.items()[0].items()[1].items();
+        assert_eq!(entries[0].items()[0].string(), id, "round {round}");
+        last = id;
+    }
+    writer.run("DEL a13");
+}
+
+#[test]
+fn blocked_command_follows_its_slot() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let key = key_of_slot("follow", 55);
+    let mut client = proxy.client();
+    block(&mut client, &format!("BLPOP {key} 20"));
+    wait_blocked(&proxy, 1);
+    cluster.migrate_slot(55, 0, 2);
+    // The node looks after its blocked clients once in a while.
+    std::thread::sleep(millis(1_500));
+    assert_eq!(proxy.client().run(&format!("RPUSH {key} here")).integer(), 1);
+    assert_eq!(client.read().items()[1].string(), "here");
+}
+
+#[test]
+fn blocked_command_outlives_its_connection_and_keeps_its_time_out() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let key = cluster.key_on(0, "cut");
+    let start = Instant::now();
+    let (mut timed, mut endless) = (proxy.client(), proxy.client());
+    block(&mut timed, &format!("BLPOP {key} 2"));
+    block(&mut endless, &format!("BLPOP {key}2 0"));
+    wait_blocked(&proxy, 2);
+    std::thread::sleep(millis(500));
+    cluster.nodes[0].run("CLIENT KILL TYPE normal SKIPME yes");
+    assert_eq!(timed.read().text(), "nil-array");
+    let took = start.elapsed();
+    assert!((Duration::from_millis(1_900)..seconds(4)).contains(&took), "{took:?}");
+    wait_blocked(&proxy, 1);
+    proxy.client().run(&format!("RPUSH {key}2 late"));
+    assert_eq!(endless.read().items()[1].string(), "late");
+}
+
+#[test]
+fn client_unblock_ends_a_wait() {
+    let proxy = &shared().proxy;
+    let (mut blocked, mut other) = (proxy.client(), proxy.client());
+    let id = blocked.run("CLIENT ID").integer();
+    assert_eq!(other.run(&format!("CLIENT UNBLOCK {id}")).integer(), 0);
+    for (how, reply) in [
+        ("", "nil-array"),
+        (" TIMEOUT", "nil-array"),
+        (" ERROR", "-UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+    ] {
+        block(&mut blocked, "BLPOP unblock 0");
+        let line = format!("CLIENT UNBLOCK {id}{how}");
+        wait_until(seconds(5), &line, || other.run(&line).integer() == 1);
+        assert_eq!(blocked.read().text(), reply);
+        assert_eq!(blocked.run("PING").text(), "PONG");
+    }
+    other.run("RPUSH unblock x");
+    assert_eq!(other.run("LPOP unblock").string(), "x");
+}
+
+#[test]
+fn fail_over_does_not_end_a_wait() {
+    if flavour() != Flavour::Redis {
+        return;
+    }
+    let cluster = Cluster::three_and_three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let key = cluster.key_on(0, "failover");
+    let mut client = proxy.client();
+    block(&mut client, &format!("BLPOP {key} 30"));
+    wait_blocked(&proxy, 1);
+    assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVER").text(), "OK");
+    wait_until(seconds(20), "the replica to be the primary", || {
+        cluster.nodes[3].run("ROLE").items()[0].string() == "master"
+    });
+    std::thread::sleep(millis(500));
+    wait_until(seconds(10), "a push", || !proxy.client().run(&format!("RPUSH {key} x")).is_error());
+    assert_eq!(client.read().items()[1].string(), "x");
+}
