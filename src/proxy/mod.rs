@@ -34,6 +34,7 @@ mod fanout;
 mod fence;
 mod intake;
 mod introspect;
+mod keyspace;
 mod launch;
 pub mod local;
 mod mode;
