@@ -13,13 +13,17 @@ use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
 
+use super::Proxy;
 use super::types::{Action, Report};
-use super::{Proxy, local::errors};
 use crate::command::{self, Args};
 use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_BYTES_MAX, SCRIPTS_MAX};
 use crate::resp::request::{RequestLimits, RequestParser};
 
 type Digest = [u8; 20];
+
+/// What Redis and what Valkey says of a script that it has not got.
+const NOSCRIPT: [&[u8]; 2] =
+    [b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"-NOSCRIPT No matching script.\r\n"];
 
 /// What is kept, oldest first when it is too much.
 #[derive(Debug, Default)]
@@ -107,10 +111,8 @@ impl Proxy {
         let by_name = command::COMMANDS
             .get(usize::from(entry.command))
             .is_some_and(|command| matches!(command.name, "EVALSHA" | "EVALSHA_RO"));
-        let mut said = Vec::new();
-        errors::noscript(&mut said);
         // A fenced leg waits for nothing else: it counts how often it was healed.
-        by_name && entry.waits == 0 && line == said
+        by_name && entry.waits == 0 && NOSCRIPT.contains(&line)
     }
 
     /// The body of the script that a request names, if it is kept and can be loaded.

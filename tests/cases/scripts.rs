@@ -12,7 +12,7 @@ use crate::support::seconds;
 const CROSSSLOT: &str = "-CROSSSLOT Keys in request don't hash to the same slot";
 /// Of `return KEYS[1]`.
 const NAME: &str = "4a2267357833227dd98abdedb8cf24b15a986445";
-const NOSCRIPT: &str = "-NOSCRIPT No matching script. Please use EVAL.";
+const NOSCRIPT: &str = "-NOSCRIPT No matching script.";
 
 #[test]
 fn a9_only_keys_route_and_none_runs_anywhere() {
@@ -76,9 +76,10 @@ fn a10_loaded_script_runs_on_every_shard_whatever_nodes_forget() {
     assert_eq!(client.run(&format!("SCRIPT EXISTS {NAME}")).text(), "[1]");
     assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
     for key in &keys {
-        assert_eq!(client.call(&["EVALSHA", NAME, "1", key]).text(), NOSCRIPT);
+        assert!(client.call(&["EVALSHA", NAME, "1", key]).text().starts_with(NOSCRIPT));
     }
-    assert_eq!(client.call(&["EVALSHA", &"0".repeat(40), "1", "k"]).text(), NOSCRIPT);
+    let unknown = client.call(&["EVALSHA", &"0".repeat(40), "1", "k"]).text();
+    assert!(unknown.starts_with(NOSCRIPT), "{unknown}");
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn a10_evaluated_script_is_known_by_name_on_every_shard() {
     // One that does not compile is known nowhere.
     client.call(&["EVAL", "return 1 +", "0"]);
     let name = "2b1542794fdd1688e17864bfe9b6bd02547420a8";
-    assert_eq!(client.call(&["EVALSHA", name, "0"]).text(), NOSCRIPT);
+    assert!(client.call(&["EVALSHA", name, "0"]).text().starts_with(NOSCRIPT));
 }
 
 /// Each reactor knows what clients of the others have loaded.
