@@ -75,6 +75,12 @@ pub const REDIRECTS_MAX: u8 = 5;
 /// are closed, so that they know.
 pub const DEAF_MS_MAX: u64 = 10_000;
 
+/// Scripts whose bodies a reactor keeps, their bytes in all, bytes of one: the oldest go first.
+pub const SCRIPTS_MAX: usize = 1024;
+pub const SCRIPTS_BYTES_MAX: usize = 8 * 1024 * 1024;
+pub const SCRIPT_BYTES_MAX: usize = 1024 * 1024;
+const _: () = assert!(SCRIPT_BYTES_MAX < SCRIPTS_BYTES_MAX);
+
 /// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
 pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
 

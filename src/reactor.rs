@@ -403,6 +403,10 @@ impl Worker {
             Update::Learned { pool, learned } => {
                 self.with(pool, |proxy| proxy.handle_learned(learned));
             }
+            Update::Script { pool, body } => self.with(pool, |proxy| match &body {
+                Some(body) => proxy.handle_script(body),
+                None => proxy.handle_scripts_flushed(),
+            }),
             Update::Drain { deadline_ms } => {
                 self.ring.stop_listening();
                 self.drain_until_ms = Some(now.ms + deadline_ms);
@@ -503,6 +507,8 @@ fn to_topology(pool: u16, report: proxy::Report) -> Report {
         }
         proxy::Report::NodeLost { address } => Report::NodeLost { pool, address },
         proxy::Report::WantRefresh => Report::WantRefresh { pool, avoid: None },
+        proxy::Report::ScriptLoaded { body } => Report::ScriptLoaded { pool, body },
+        proxy::Report::ScriptsFlushed => Report::ScriptsFlushed { pool },
     }
 }
 

@@ -209,7 +209,10 @@ pub(super) const fn stand_in(name: &'static str, class: Class, flags: Flags) -> 
 }
 
 const fn row_flags(row: &Row) -> Flags {
-    let composes = row.flags.has(Flags::MODULE) || matches!(row.group, Group::Scripting);
+    // KILL has fixed replies, and a busy node answers it but not the fence's ECHO.
+    let kills = matches!(row.policy, ResponsePolicy::OneSucceeded);
+    let scripting = matches!(row.group, Group::Scripting) && !kills;
+    let composes = row.flags.has(Flags::MODULE) || scripting;
     if composes { row.flags.with(COMPOSES) } else { row.flags }
 }
 

@@ -118,8 +118,9 @@ impl Proxy {
         let backend = &mut self.backends[b as usize];
         let kind = backend.scanner.frame_type();
         let expected = if backend.version == Version::Resp3 { b'%' } else { b'+' };
-        let loads = kind == b'-' && piece.starts_with(b"-LOADING");
-        let refused = kind != expected && !loads;
+        // A node that loads, or runs a long script, lets us in all the same.
+        let waits = piece.starts_with(b"-LOADING") || piece.starts_with(b"-BUSY ");
+        let refused = kind != expected && !(kind == b'-' && waits);
         if backend.phase != Phase::Handshake || backend.handshake_left == 0 || refused {
             if refused {
                 let said = piece.split(|&byte| byte == b'\r').next().unwrap_or_default();

@@ -5,6 +5,7 @@
 
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
+use super::split::Merge;
 use super::types::{NO_SLOT, NONE};
 use super::{Action, Note, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
@@ -123,6 +124,9 @@ impl Proxy {
             Class::AllPrimaries => self.run_all_primaries(asked, &args),
             Class::EveryNode => self.run_every_node(asked, &args),
             Class::AnyNode => self.run_any_node(asked, &args),
+            Class::Local if is_info_keyspace(command, &args) => {
+                self.ask_primaries(asked, &args, Merge::Keyspace, &[])
+            }
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
             Class::PubSub => self.run_pubsub(asked, &args),
             Class::Walk => self.run_walk(asked, &args),
@@ -188,6 +192,9 @@ impl Proxy {
         match self.slot_of_keys(asked.command, &args) {
             Ok(slot) => {
                 let script = args.get(1).unwrap_or_default();
+                if matches!(asked.command.name, "EVAL" | "EVAL_RO") {
+                    self.note_evaluated(script);
+                }
                 let slot = slot.unwrap_or_else(|| slot_of(script));
                 self.launch_single(asked, slot, source);
             }
@@ -453,6 +460,12 @@ impl Proxy {
         client.push(request, &mut self.requests);
         self.complete(request, reply);
     }
+}
+
+/// INFO keyspace, alone: the one section that only the nodes know.
+fn is_info_keyspace(command: &Command, args: &Args) -> bool {
+    let section = args.get(1).unwrap_or_default();
+    command.name == "INFO" && args.len() == 2 && section.eq_ignore_ascii_case(b"keyspace")
 }
 
 #[inline]

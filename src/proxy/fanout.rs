@@ -280,6 +280,7 @@ impl Proxy {
         if self.waits_for_elders(asked.client) {
             return Ran::HoldBack;
         }
+        self.note_script(asked.command.name, args);
         let nodes: Vec<u16> =
             self.nodes.indexes().filter(|&node| self.nodes[node].present).collect();
         if nodes.is_empty() {

@@ -122,6 +122,13 @@ impl Proxy {
         let entry = &mut self.requests[r];
         let bytes = std::mem::take(&mut entry.own);
         self.backends[b as usize].owner = (entry.client, entry.client_generation);
+        let healed = entry.waits > 0;
+        if let Some(body) = healed.then(|| self.script_of(&bytes)).flatten() {
+            self.enqueue_internal(b, |out| {
+                encode_request([b"SCRIPT".as_slice(), b"LOAD", &body].into_iter(), out);
+            });
+        }
+        let entry = &mut self.requests[r];
         if entry.marks.has(Marks::ASKING) {
             entry.marks.unset(Marks::ASKING);
             self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));
@@ -160,7 +167,7 @@ impl Proxy {
         backend.pop(&self.requests);
         self.requests.close(r);
         if expected.is_empty() {
-            // The OK of ASKING, or a step of a transaction.
+            // The OK of ASKING, a step of a transaction, or what SCRIPT LOAD said.
             return;
         }
         backend.fence_open = NONE;

@@ -17,8 +17,9 @@
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `transaction` and
-//! `watch` (MULTI), `blocking`, `replicas` (WAIT) and `private` (backends of single clients),
+//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
+//! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
+//! single clients),
 //! `subscribe` and `subscriber` (messages: the clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
@@ -34,6 +35,7 @@ mod fanout;
 mod fence;
 mod intake;
 mod introspect;
+mod keyspace;
 mod launch;
 pub mod local;
 mod mode;
@@ -46,6 +48,7 @@ mod replicas;
 pub mod request;
 mod route;
 mod scan;
+mod scripts;
 pub mod session;
 mod split;
 mod subscribe;
@@ -72,6 +75,7 @@ use output::Pool;
 use pubsub::Topics;
 use recover::News;
 use request::Requests;
+use scripts::Scripts;
 use session::Session;
 use split::{Cut, Splits};
 pub use types::{Action, Conn, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
@@ -156,6 +160,7 @@ pub struct Proxy {
     map: SlotMap,
     topology: Option<Arc<Topology>>,
     learned: Option<Arc<Learned>>,
+    scripts: Scripts,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Vec<Wait>,
@@ -224,6 +229,7 @@ impl Proxy {
             map: SlotMap::new(),
             topology: None,
             learned: None,
+            scripts: Scripts::default(),
             totals: Totals::default(),
             waits: Vec::new(),
             client_pool: Pool::new(1024, 64 * 1024, 4096),

@@ -101,6 +101,7 @@ impl Proxy {
         route::after_error(&Facts {
             kind: classify_error(line),
             fenced: entry.marks.has(Marks::FENCED),
+            healable: self.may_heal(r, line),
             target_known: self.redirect_target(r, line).map(|(_, node)| node.is_some()),
             confirmed: entry.marks.has(Marks::CONFIRMING),
             divisible: entry.marks.has(Marks::DIVISIBLE),
@@ -158,6 +159,12 @@ impl Proxy {
                 self.wait(r, Bytes::Own(bytes), self.now.ms + ms + jitter, refresh);
             }
             Next::Divide => self.divide(r, &bytes),
+            Next::Heal if self.script_of(&bytes).is_none() => self.complete(r, line),
+            Next::Heal => {
+                self.requests[r].waits = 1;
+                self.tally.retries += 1;
+                self.launch(r, Bytes::Own(bytes));
+            }
         }
     }
 

@@ -20,6 +20,8 @@ pub struct Facts {
     pub kind: ErrorKind,
     /// May have composed the reply itself: a script, a function, an unknown command.
     pub fenced: bool,
+    /// NOSCRIPT is the node's own word, and nothing was done about it yet.
+    pub healable: bool,
     /// A redirect's target is a node of the map. `None`: the reply names none that can be read.
     pub target_known: Option<bool>,
     /// The map was asked again since the target was first named.
@@ -48,6 +50,8 @@ pub enum Next {
     Wait { ms: u64, refresh: bool },
     /// Key by key.
     Divide,
+    /// With the script itself before it, if that is known.
+    Heal,
     /// Too many redirects.
     Exhausted,
 }
@@ -58,6 +62,7 @@ pub fn after_error(facts: &Facts) -> Next {
     match facts.kind {
         ErrorKind::Moved => redirect(facts, Next::Follow),
         ErrorKind::Ask => redirect(facts, Next::Ask),
+        ErrorKind::NoScript if facts.healable => Next::Heal,
         // A script may have written, and then answer anything.
         _ if facts.fenced => Next::Answer,
         ErrorKind::TryAgain => try_again(facts),
@@ -148,6 +153,7 @@ mod tests {
     const PLAIN: Facts = Facts {
         kind: ErrorKind::Other,
         fenced: false,
+        healable: false,
         target_known: None,
         confirmed: false,
         divisible: false,
@@ -194,6 +200,13 @@ mod tests {
         ] {
             check(Facts { kind, fenced: true, ..PLAIN }, Next::Answer);
         }
+    }
+
+    #[test]
+    fn script_that_a_node_lacks_is_given_to_it_once() {
+        let noscript = Facts { kind: ErrorKind::NoScript, fenced: true, ..PLAIN };
+        check(noscript, Next::Answer);
+        check(Facts { healable: true, ..noscript }, Next::Heal);
     }
 
     #[test]

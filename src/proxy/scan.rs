@@ -47,7 +47,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    /// Its cursor is routed as a key, `0` too (Valkey 9.1): with a hash tag of its slot in it. A
+    /// Its cursor is routed as a key, `0` too (Valkey 9.1): it has a hash tag of its slot in it. A
     /// node that does not know the command says so itself.
     fn run_cluster_scan(&mut self, asked: Asked, args: &Args) -> Ran {
         let slot = slot_of(args.get(1).unwrap_or_default());

@@ -3,6 +3,7 @@
 //! Pure: words and replies in, bytes out. Policies are named as in the Valkey documentation.
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
+use super::keyspace;
 use super::types::NONE;
 use super::walk::Walk;
 use crate::cluster::SLOTS;
@@ -32,6 +33,8 @@ pub enum Merge {
     Counts,
     /// Pairs of parts, a count and a key each: a key by the weight of its count.
     Weighted,
+    /// Texts of INFO keyspace.
+    Keyspace,
     /// Rounds of questions (`walk`): what the parts say leads to the next.
     Walk,
     /// The one part is a transaction: its reply, as it is.
@@ -141,6 +144,7 @@ impl Split {
             Merge::Union => merge_union(replies, out),
             Merge::Counts => merge_counts(replies, &self.adjust, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
+            Merge::Keyspace => keyspace::merge(replies, self.version, out),
             Merge::Walk => None,
         };
         if done.is_none() {

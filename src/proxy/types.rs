@@ -5,6 +5,8 @@
 
 use std::net::SocketAddr;
 
+use std::sync::Arc;
+
 use crate::cluster::{AddressMap, Endpoint};
 
 /// No index: the end of a list, an absent owner.
@@ -82,6 +84,10 @@ pub enum Report {
     NodeLost { address: SocketAddr },
     /// The map looks wrong (CLUSTERDOWN, READONLY, an unowned slot).
     WantRefresh,
+    /// A client has loaded a script: the other reactors want to know its body.
+    ScriptLoaded { body: Arc<[u8]> },
+    /// A client has flushed all scripts.
+    ScriptsFlushed,
 }
 
 /// What the proxy must know of its configuration. Sizes in bytes, times in milliseconds.

@@ -54,6 +54,14 @@ pub enum Report {
         pool: u16,
         avoid: Option<SocketAddr>,
     },
+    /// A client has loaded a script, or flushed all: for the other reactors.
+    ScriptLoaded {
+        pool: u16,
+        body: Arc<[u8]>,
+    },
+    ScriptsFlushed {
+        pool: u16,
+    },
     ReactorStopped {
         reactor: u16,
     },
@@ -75,6 +83,8 @@ pub enum Update {
     Refreshed { pool: u16, ok: bool },
     /// Commands that only the nodes know; once for each pool, after its first map.
     Learned { pool: u16, learned: Arc<Learned> },
+    /// A client of some reactor has loaded this script; `None`: flushed all.
+    Script { pool: u16, body: Option<Arc<[u8]>> },
     /// From `main`, by the same channel: finish until then.
     Drain { deadline_ms: u64 },
 }
@@ -253,6 +263,8 @@ impl Thread {
         let pool = match &report {
             Report::Moved { pool, .. }
             | Report::NodeLost { pool, .. }
+            | Report::ScriptLoaded { pool, .. }
+            | Report::ScriptsFlushed { pool }
             | Report::WantRefresh { pool, .. } => *pool,
             Report::ReactorStopped { reactor } => {
                 self.log.debug(Clock::unix_us(), "a reactor has ended", &[("reactor", reactor)]);

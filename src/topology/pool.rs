@@ -162,6 +162,10 @@ impl Pool {
                 }
                 self.schedule.want(now);
             }
+            Report::ScriptLoaded { pool, body } => {
+                out.push(Update::Script { pool, body: Some(body) });
+            }
+            Report::ScriptsFlushed { pool } => out.push(Update::Script { pool, body: None }),
             Report::ReactorStopped { .. } | Report::Stop => {}
         }
     }

@@ -87,6 +87,7 @@ fn show(update: &Update) -> String {
         }
         Update::Refreshed { ok, .. } => format!("refreshed {ok}"),
         Update::Learned { learned, .. } => format!("learned {}", learned.len()),
+        Update::Script { body, .. } => format!("script {}", body.is_some()),
         Update::Drain { .. } => "drain".into(),
     }
 }

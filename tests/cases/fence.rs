@@ -44,7 +44,9 @@ fn hostile_script_moves_nobodys_replies() {
         let (end, port, key) = (Arc::clone(&end), proxy.port, key.clone());
         std::thread::spawn(move || attack(port, &key, &end))
     };
-    load.wait_more(20_000);
+    // G2 of research/reliability.md: none in a million, which takes a while.
+    let rounds = if std::env::var("RINGWAY_LONG").is_ok() { 100 } else { 5 };
+    (0..rounds).for_each(|_| load.wait_more(10_000));
     end.store(true, Ordering::Relaxed);
     let sent = attacker.join().expect("attacker");
     let outcome = load.finish();

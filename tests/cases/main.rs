@@ -20,6 +20,7 @@ mod protocol;
 mod pubsub;
 mod pubsub_faults;
 mod retries;
+mod scripts;
 mod session;
 mod splitting;
 #[path = "../support/mod.rs"]

@@ -236,6 +236,8 @@ fn whole_data_set_commands_reach_every_primary() {
         assert_eq!(client.run(&format!("SET {key} v")).text(), "OK");
     }
     assert_eq!(client.run("DBSIZE").integer(), 60);
+    let keyspace = client.run("INFO keyspace").string();
+    assert!(keyspace.starts_with("# Keyspace\r\ndb0:keys=60,expires=0,"), "{keyspace}");
     let mut found: Vec<String> =
         client.run("KEYS whole-*").items().iter().map(Reply::string).collect();
     found.sort();

@@ -3,6 +3,7 @@
 //! Not here: installing them (`tests/run.sh` does, into `tests/.cache`). `RINGWAY_CLIENTS=plain`
 //! puts a plain server in the proxy's place, where all must pass as well: that tests the tests.
 
+mod face;
 #[path = "../support/mod.rs"]
 mod support;
 mod tools;

@@ -77,6 +77,14 @@ impl Bench {
         reply.items().iter().map(|item| item.string().to_uppercase()).collect()
     }
 
+    /// How often nodes behind the proxy ran a row of the table.
+    pub fn calls_at_nodes(&self, name: &str) -> u64 {
+        match &self.judged {
+            Judged::Proxied { cluster, .. } => cluster.calls(&name.to_lowercase()),
+            Judged::Plain(_) | Judged::Node(_) => 0,
+        }
+    }
+
     fn servers(&self) -> Vec<&Node> {
         let judged = match &self.judged {
             Judged::Proxied { cluster, .. } | Judged::Node(cluster) => cluster.primaries(),

@@ -6,6 +6,7 @@
 mod bench;
 mod compare;
 mod coverage;
+mod rows;
 mod script;
 mod streams;
 #[path = "../support/mod.rs"]

@@ -64,6 +64,7 @@ impl World {
                 self.hear_moved(slot, &endpoint, from, known);
                 self.want_refresh();
             }
+            Errand::Report(Report::ScriptLoaded { .. } | Report::ScriptsFlushed) => (),
             Errand::Report(Report::NodeLost { .. } | Report::WantRefresh) => self.want_refresh(),
             Errand::Refresh => self.ask_a_node(),
             Errand::Told(node, told) => self.judge(node, told),

@@ -1,7 +1,7 @@
 //! INFO: the proxy in the form that clients, exporters and people read of a server.
 //!
-//! Not here: sums over the nodes (INFO keyspace, later). What a proxy has none of is said as a
-//! server that stores nothing would say it.
+//! Not here: INFO keyspace, alone, which is added up over the nodes (`proxy/keyspace`). What a
+//! proxy has none of is said as a server that stores nothing would say it.
 
 use std::io::Write;
 

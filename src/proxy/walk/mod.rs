@@ -163,9 +163,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// From `whole_max` keys on a slot is walked in pieces, `whole_max_old` where the
-    /// nodes' cursors
-    /// do not name the slot.
+    /// From `whole_max` keys on a slot is walked in pieces, from `whole_max_old` on where the
+    /// nodes' cursors do not name the slot.
     pub fn new(wanted: Wanted, whole_max: u32, whole_max_old: u64) -> Walk {
         let (cursor, only) = (wanted.cursor, wanted.only);
         let at = only.unwrap_or(cursor.slot);

@@ -13,7 +13,26 @@ fn main() {
         run(&mut connection).unwrap_or_else(|error| panic!("{parameters:?}: {error}"));
         refuse(&mut connection);
     }
+    run_cluster(&format!("redis://127.0.0.1:{port}/"));
     println!("redis-rs ok");
+}
+
+/// A18: the cluster client finds one node that owns every slot.
+fn run_cluster(url: &str) {
+    let client = redis::cluster::ClusterClient::new(vec![url]).expect("URL");
+    let mut c = client.get_connection().expect("connection to the cluster face");
+    for n in 0..200 {
+        let key = format!("rs:face:{n}");
+        let _: () = c.set(&key, n).expect("SET");
+        assert_eq!(c.get::<_, i64>(&key).expect("GET"), n);
+        assert_eq!(c.del::<_, i64>(&key).expect("DEL"), 1);
+    }
+    let keys = ["{rs}a", "{rs}b"];
+    let _: () = c.mset(&[(keys[0], 1), (keys[1], 2)]).expect("MSET");
+    assert_eq!(c.mget::<_, Vec<i64>>(&keys).expect("MGET"), [1, 2]);
+    assert_eq!(c.del::<_, i64>(&keys).expect("DEL"), 2);
+    let script = redis::Script::new("return KEYS[1]");
+    assert_eq!(script.key("rs:k").invoke::<String>(&mut c).expect("script"), "rs:k");
 }
 
 fn run(c: &mut Connection) -> RedisResult<()> {

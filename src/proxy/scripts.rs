@@ -1,0 +1,168 @@
+//! Bodies of scripts, kept so that `NOSCRIPT` need not be seen: a node that has lost a script (new,
+//! restarted, flushed behind our back) is given it again, and the request repeated, once.
+//!
+//! `NOSCRIPT` says that nothing ran, unless the script itself said it: so the line must be the
+//! server's own, and a body with that word in it is not healed. SCRIPT LOAD goes right before the
+//! repeat, through the same fence. Bodies that clients loaded reach the other reactors through the
+//! topology thread; those of EVAL stay where they were seen.
+//!
+//! Not here: running scripts (`fence`), SCRIPT at every node (`fanout`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ahash::{AHashMap, AHashSet};
+
+use super::Proxy;
+use super::types::{Action, Report};
+use crate::command::{self, Args};
+use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_BYTES_MAX, SCRIPTS_MAX};
+use crate::resp::request::{RequestLimits, RequestParser};
+
+type Digest = [u8; 20];
+
+/// What Redis and what Valkey says of a script that it has not got.
+const NOSCRIPT: [&[u8]; 2] =
+    [b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"-NOSCRIPT No matching script.\r\n"];
+
+/// What is kept, oldest first when it is too much.
+#[derive(Debug, Default)]
+pub struct Scripts {
+    bodies: AHashMap<Digest, Arc<[u8]>>,
+    /// By age, each with a quick hash of its body.
+    order: VecDeque<(Digest, u64)>,
+    /// The quick hashes: most bodies come again and again.
+    seen: AHashSet<u64>,
+    bytes: usize,
+}
+
+impl Scripts {
+    /// `quick`: a hash of the body that nobody outside can foresee. The body, if it is new.
+    pub fn keep(&mut self, body: &[u8], quick: u64) -> Option<Arc<[u8]>> {
+        if body.len() > SCRIPT_BYTES_MAX || !self.seen.insert(quick) {
+            return None;
+        }
+        let digest = sha1_smol::Sha1::from(body).digest().bytes();
+        let body: Arc<[u8]> = body.into();
+        self.bytes += body.len();
+        self.order.push_back((digest, quick));
+        self.bodies.insert(digest, Arc::clone(&body));
+        while self.order.len() > SCRIPTS_MAX || self.bytes > SCRIPTS_BYTES_MAX {
+            let Some((digest, quick)) = self.order.pop_front() else { break };
+            self.seen.remove(&quick);
+            self.bytes -= self.bodies.remove(&digest).map_or(0, |body| body.len());
+        }
+        Some(body)
+    }
+
+    /// `name`: 40 hex digits in any case.
+    pub fn find(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
+        let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 40)?;
+        let mut digest = [0; 20];
+        for (byte, at) in digest.iter_mut().zip((0..40).step_by(2)) {
+            *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+        }
+        self.bodies.get(&digest)
+    }
+
+    pub fn clear(&mut self) {
+        *self = Scripts::default();
+    }
+}
+
+impl Proxy {
+    /// EVAL: its body may be asked for by name later.
+    pub(super) fn note_evaluated(&mut self, body: &[u8]) {
+        let quick = self.random.hash_one(body);
+        self.scripts.keep(body, quick);
+    }
+
+    /// SCRIPT LOAD and SCRIPT FLUSH, on their way to every node.
+    pub(super) fn note_script(&mut self, name: &str, args: &Args) {
+        let word = args.get(2).unwrap_or_default();
+        if name == "SCRIPT|LOAD" {
+            let quick = self.random.hash_one(word);
+            if let Some(body) = self.scripts.keep(word, quick) {
+                self.actions.push(Action::Report(Report::ScriptLoaded { body }));
+            }
+        } else if name == "SCRIPT|FLUSH"
+            && (args.len() == 2
+                || [&b"SYNC"[..], b"ASYNC"].iter().any(|w| word.eq_ignore_ascii_case(w)))
+        {
+            self.scripts.clear();
+            self.actions.push(Action::Report(Report::ScriptsFlushed));
+        }
+    }
+
+    /// A client of another reactor has loaded a script.
+    pub fn handle_script(&mut self, body: &[u8]) {
+        let quick = self.random.hash_one(body);
+        self.scripts.keep(body, quick);
+    }
+
+    /// A client of another reactor has flushed all scripts.
+    pub fn handle_scripts_flushed(&mut self) {
+        self.scripts.clear();
+    }
+
+    /// Whether a node's reply says in its own words that it has not got the script.
+    pub(super) fn may_heal(&self, r: u32, line: &[u8]) -> bool {
+        let entry = &self.requests[r];
+        let by_name = command::COMMANDS
+            .get(usize::from(entry.command))
+            .is_some_and(|command| matches!(command.name, "EVALSHA" | "EVALSHA_RO"));
+        // A fenced leg waits for nothing else: it counts how often it was healed.
+        by_name && entry.waits == 0 && NOSCRIPT.contains(&line)
+    }
+
+    /// The body of the script that a request names, if it is kept and can be loaded.
+    pub(super) fn script_of(&self, bytes: &[u8]) -> Option<Arc<[u8]>> {
+        let mut spans = Vec::new();
+        RequestParser::default().parse(bytes, &RequestLimits::default(), &mut spans).ok()?;
+        let body = self.scripts.find(Args { bytes, spans: &spans }.get(1)?)?;
+        let says_it = body.windows(8).any(|word| word == b"NOSCRIPT");
+        (!says_it).then(|| Arc::clone(body))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &[u8] = b"e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+
+    #[test]
+    fn script_is_found_by_its_name_in_any_case() {
+        let mut scripts = Scripts::default();
+        assert!(scripts.keep(b"return 1", 7).is_some());
+        assert!(scripts.keep(b"return 1", 7).is_none(), "known");
+        assert_eq!(scripts.find(NAME).map(|body| body.to_vec()), Some(b"return 1".to_vec()));
+        assert!(scripts.find(&NAME.to_ascii_uppercase()).is_some());
+        for name in [&b"e0"[..], b"", &[b'x'; 40], &[0xff; 40], &[b'+'; 40]] {
+            assert!(scripts.find(name).is_none());
+        }
+        scripts.clear();
+        assert!(scripts.find(NAME).is_none());
+        assert!(scripts.keep(b"return 1", 7).is_some());
+    }
+
+    #[test]
+    fn oldest_goes_first_when_there_are_too_many_or_too_large_ones() {
+        let mut scripts = Scripts::default();
+        scripts.keep(b"return 1", 0);
+        for n in 1..=SCRIPTS_MAX as u64 {
+            scripts.keep(n.to_string().as_bytes(), n);
+        }
+        assert!(scripts.find(NAME).is_none());
+        assert_eq!(scripts.order.len(), SCRIPTS_MAX);
+        scripts.keep(b"return 1", 0);
+        for n in 0..9 {
+            scripts.keep(&vec![n as u8; SCRIPT_BYTES_MAX], 1 << 40 | n);
+        }
+        assert!(scripts.bytes <= SCRIPTS_BYTES_MAX);
+        assert!(scripts.find(NAME).is_none());
+        assert!(scripts.keep(&vec![0; SCRIPT_BYTES_MAX + 1], 1 << 50).is_none());
+        assert_eq!(scripts.order.len(), scripts.bodies.len());
+        assert_eq!(scripts.order.len(), scripts.seen.len());
+    }
+}

@@ -1,0 +1,160 @@
+//! A9, A10: scripts and functions over the whole cluster.
+//!
+//! Not here: replies of scripts (`tests/conformance`), hostile ones (`fence`).
+
+use crate::bench::{answers, check_shared, flavour, keys_on_each, shared, with};
+use crate::support::client::{Client, request};
+use crate::support::cluster::{Cluster, Shape};
+use crate::support::keys::key_of_slot;
+use crate::support::proxy::Proxy;
+use crate::support::seconds;
+
+const CROSSSLOT: &str = "-CROSSSLOT Keys in request don't hash to the same slot";
+/// Of `return KEYS[1]`.
+const NAME: &str = "4a2267357833227dd98abdedb8cf24b15a986445";
+const NOSCRIPT: &str = "-NOSCRIPT No matching script.";
+
+#[test]
+fn a9_only_keys_route_and_none_runs_anywhere() {
+    let [a, b, _] = keys_on_each(&shared().cluster, "a9");
+    let mut client = shared().proxy.client();
+    let script = "return {KEYS[1],ARGV[1],ARGV[2]}";
+    let reply = client.call(&["EVAL", script, "1", &a, &b, "x"]).text();
+    assert_eq!(reply, format!("[\"{a}\", \"{b}\", \"x\"]"), "arguments are no keys");
+    assert_eq!(client.call(&["EVAL", "return {ARGV[1]}", "0", &b]).text(), format!("[\"{b}\"]"));
+    check_shared(&[
+        ("EVAL return(1) -1", "-ERR Number of keys can't be negative"),
+        ("EVAL return(1) 5 a", "-ERR Number of keys can't be greater than number of args"),
+        ("EVAL return(1) x", "-ERR value is not an integer or out of range"),
+        (&format!("EVAL return(1) 2 {a} {b}"), CROSSSLOT),
+        (&format!("EVALSHA {NAME} 2 {a} {b}"), CROSSSLOT),
+        (&format!("FCALL f 2 {a} {b}"), CROSSSLOT),
+    ]);
+}
+
+fn all_answer(client: &mut Client, keys: &[String]) {
+    for name in ["EVALSHA", "EVALSHA_RO"] {
+        for key in keys {
+            assert_eq!(client.call(&[name, NAME, "1", key]).text(), format!("\"{key}\""));
+        }
+    }
+}
+
+#[test]
+fn a10_loaded_script_runs_on_every_shard_whatever_nodes_forget() {
+    let mut cluster = Cluster::three_and_three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let mut client = proxy.client();
+    assert_eq!(client.call(&["SCRIPT", "LOAD", "return KEYS[1]"]).string(), NAME);
+    let mut keys = keys_on_each(&cluster, "a10").to_vec();
+    all_answer(&mut client, &keys);
+    // Behind our back, in the middle of a pipeline of one client's scripts.
+    for node in &cluster.nodes {
+        node.run("SCRIPT FLUSH");
+    }
+    let many: Vec<u8> = keys
+        .iter()
+        .cycle()
+        .take(300)
+        .flat_map(|key| request(&["EVALSHA", NAME, "1", key]))
+        .collect();
+    client.send(&many);
+    for key in keys.iter().cycle().take(300) {
+        assert_eq!(client.read().text(), format!("\"{key}\""));
+    }
+    // A new node, half of whose slot is on its way.
+    let new = cluster.add_node();
+    cluster.migrate_slot(0, 0, new);
+    cluster.open_migration(1, 0, new);
+    keys.extend([0, 1].map(|slot| key_of_slot("a10", slot)));
+    all_answer(&mut client, &keys);
+    cluster.close_migration(1, 0, new);
+    // A node that has restarted without its data, and a fail-over.
+    cluster.failover(cluster.replica_of(1));
+    cluster.nodes[cluster.shape.primaries + 1].run("SCRIPT FLUSH");
+    all_answer(&mut client, &keys);
+    assert_eq!(client.run(&format!("SCRIPT EXISTS {NAME}")).text(), "[1]");
+    assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
+    for key in &keys {
+        assert!(client.call(&["EVALSHA", NAME, "1", key]).text().starts_with(NOSCRIPT));
+    }
+    let unknown = client.call(&["EVALSHA", &"0".repeat(40), "1", "k"]).text();
+    assert!(unknown.starts_with(NOSCRIPT), "{unknown}");
+}
+
+#[test]
+fn a10_evaluated_script_is_known_by_name_on_every_shard() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let keys = keys_on_each(&cluster, "a10");
+    let mut client = proxy.client();
+    let eval = client.call(&["EVAL", "return KEYS[1]", "1", &keys[0]]).string();
+    assert_eq!(eval, keys[0]);
+    all_answer(&mut client, &keys);
+    // One that does not compile is known nowhere.
+    client.call(&["EVAL", "return 1 +", "0"]);
+    let name = "2b1542794fdd1688e17864bfe9b6bd02547420a8";
+    assert!(client.call(&["EVALSHA", name, "0"]).text().starts_with(NOSCRIPT));
+}
+
+/// Each reactor knows what clients of the others have loaded.
+#[test]
+fn a10_script_loaded_through_one_reactor_is_known_to_all() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start_with(&cluster, &with(&[("reactors", "2")]));
+    let [key, ..] = keys_on_each(&cluster, "a10");
+    assert_eq!(proxy.client().call(&["SCRIPT", "LOAD", "return KEYS[1]"]).string(), NAME);
+    std::thread::sleep(crate::support::millis(200));
+    for _ in 0..16 {
+        cluster.nodes[0].run("SCRIPT FLUSH");
+        let reply = proxy.client().call(&["EVALSHA", NAME, "1", &key]).text();
+        assert_eq!(reply, format!("\"{key}\""));
+    }
+}
+
+#[test]
+fn a10_functions_are_on_every_shard() {
+    let cluster = Cluster::three_and_three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let keys = keys_on_each(&cluster, "a10");
+    let mut client = proxy.client();
+    let library = "#!lua name=lib\nredis.register_function('put', function(k,a) return \
+                   redis.call('SET',k[1],a[1]) end)";
+    assert_eq!(client.call(&["FUNCTION", "LOAD", library]).string(), "lib");
+    let again = client.call(&["FUNCTION", "LOAD", library]).text();
+    assert!(again.starts_with("-ERR Library 'lib' already exists"), "{again}");
+    assert_eq!(client.call(&["FUNCTION", "LOAD", "REPLACE", library]).string(), "lib");
+    for key in &keys {
+        assert_eq!(client.call(&["FCALL", "put", "1", key, "v"]).text(), "OK");
+    }
+    assert_eq!(client.run("FUNCTION LIST").items().len(), 1);
+    let dump = client.run("FUNCTION DUMP");
+    assert_eq!(client.run("FUNCTION DELETE lib").text(), "OK");
+    assert_eq!(client.run("FUNCTION LIST").items().len(), 0);
+    assert_eq!(client.call(&[b"FUNCTION", &b"RESTORE"[..], dump.bytes()]).text(), "OK");
+    for key in &keys {
+        assert_eq!(client.call(&["FCALL", "put", "1", key, "w"]).text(), "OK");
+    }
+    assert!(client.run("FUNCTION STATS").text().contains("running_script"));
+    let kill = answers(&mut client, &["FUNCTION KILL", "SCRIPT KILL"]);
+    assert!(kill.iter().all(|reply| reply.starts_with("-NOTBUSY")), "{kill:?}");
+    assert_eq!(client.run("FUNCTION FLUSH").text(), "OK");
+    assert!(client.call(&["FCALL", "put", "1", &keys[0], "v"]).is_error());
+}
+
+/// KILL ends the one that runs, and says so although the other nodes were not busy.
+#[test]
+fn a10_kill_reaches_the_busy_node() {
+    let args = ["--lua-time-limit", "300"].map(Into::into).into();
+    let cluster = Cluster::start(Shape { flavour: flavour(), args, ..Shape::default() });
+    let proxy = Proxy::start(&cluster);
+    let [key, ..] = keys_on_each(&cluster, "a10");
+    let mut busy = proxy.client();
+    busy.send(&request(&["EVAL", "while true do end", "1", &key]));
+    let mut client = proxy.client();
+    crate::support::wait_until(seconds(4), "SCRIPT KILL to find it", || {
+        std::thread::sleep(crate::support::millis(100));
+        client.run("SCRIPT KILL").text() == "OK"
+    });
+    assert!(busy.read().text().contains("Script killed by user"));
+}
