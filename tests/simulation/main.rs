@@ -2,8 +2,10 @@
 //! cluster, with faults; everything is drawn from one seed.
 //!
 //! `RINGWAY_SIMULATION_SEEDS` runs so many seeds from `RINGWAY_SIMULATION_FIRST` on (default 200 from
-//! 1; with `RINGWAY_SIMULATION_GO_ON` past failures, a line for each); `RINGWAY_SIMULATION_SEED=n … -- --nocapture` replays one with its events. Not here: sockets
-//! and threads; real processes are tested elsewhere.
+//! 1), on `RINGWAY_SIMULATION_THREADS` threads (default: as many as there are CPUs); with
+//! `RINGWAY_SIMULATION_GO_ON` past failures, a line for each. `RINGWAY_SIMULATION_SEED=n … -- seeds
+//! --nocapture` replays one with its events. Not here: sockets and threads of the proxy; real
+//! processes are tested elsewhere.
 
 mod blocking;
 mod chaos;
@@ -26,6 +28,7 @@ mod workload;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use history::Violation;
 use parameters::Parameters;
@@ -48,6 +51,22 @@ struct Report {
     walks: u64,
     heard: u64,
     judged: u64,
+}
+
+impl Report {
+    fn add(&mut self, other: &Report) {
+        self.virtual_ms += other.virtual_ms;
+        self.events += other.events;
+        self.turns += other.turns;
+        self.answered += other.answered;
+        self.errors += other.errors;
+        self.runs += other.runs;
+        self.refusals += other.refusals;
+        self.inversions += other.inversions;
+        self.walks += other.walks;
+        self.heard += other.heard;
+        self.judged += other.judged;
+    }
 }
 
 fn run(world: &mut World) -> Result<Report, Violation> {
@@ -190,74 +209,99 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a seed; on a violation once more with its events, and shows the last of them. All are
-/// written to the file that `RINGWAY_SIMULATION_TRACE` names.
-fn check_seed(seed: u64) -> Report {
-    let file = std::env::var_os("RINGWAY_SIMULATION_TRACE");
-    let (result, _) = run_seed(seed, Plant::Nothing, false);
-    if result.is_ok() && file.is_none() {
-        return result.unwrap_or_default();
-    }
+/// Runs `what` for each number below `count`, on all CPUs.
+fn on_all_cpus<T: Send>(count: u64, what: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    let threads = number("RINGWAY_SIMULATION_THREADS").unwrap_or(cpus);
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mine = std::iter::repeat_with(|| next.fetch_add(1, Relaxed));
+        mine.take_while(|&n| n < count).map(&what).collect::<Vec<T>>()
+    };
+    std::thread::scope(|scope| {
+        let hands: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        hands.into_iter().flat_map(|hand| hand.join().expect("no panic leaves a run")).collect()
+    })
+}
+
+/// Shows a seed with its last events, and fails if it does. All its events are written to the file
+/// that `RINGWAY_SIMULATION_TRACE` names.
+fn show_seed(seed: u64) {
     let (result, trace) = run_seed(seed, Plant::Nothing, true);
-    if let Some(file) = file {
+    if let Some(file) = std::env::var_os("RINGWAY_SIMULATION_TRACE") {
         std::fs::write(file, trace.join("\n") + "\n").expect("a file to write");
     }
-    let violation = match result {
-        Ok(report) => return report,
-        Err(violation) => violation,
-    };
-    let last = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
-    panic!(
-        "\n{:#?}\n{last}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test --test \
-         simulation -- --nocapture seeds",
-        Parameters::draw(seed),
-        violation.checker,
-        violation.text
-    );
+    println!("{:#?}", Parameters::draw(seed));
+    match result {
+        Ok(report) => println!("seed {seed}: {report:?}"),
+        Err(violation) => panic!(
+            "\n{}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test \
+             --profile simulation --test simulation -- --nocapture seeds_pass",
+            trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n"),
+            violation.checker,
+            violation.text
+        ),
+    }
 }
 
 /// Events that are shown when a seed fails.
 const TRACE_SHOWN: usize = 60;
 
-#[test]
-fn seeds_pass() {
-    if let Some(seed) = number("RINGWAY_SIMULATION_SEED") {
-        let report = check_seed(seed);
-        println!("seed {seed}: {report:?}\n{:#?}", Parameters::draw(seed));
-        return;
-    }
+/// The seeds of this run: the first, and how many.
+fn range() -> (u64, u64) {
     let first = number("RINGWAY_SIMULATION_FIRST").unwrap_or(1);
-    let count = number("RINGWAY_SIMULATION_SEEDS").unwrap_or(200);
-    let go_on = std::env::var_os("RINGWAY_SIMULATION_GO_ON").is_some();
-    let mut sum = Report::default();
-    for seed in first..first + count {
-        if go_on && let (Err(violation), _) = run_seed(seed, Plant::Nothing, false) {
-            let text: String = violation.text.chars().take(300).collect();
-            println!("seed {seed}: {}: {text}", violation.checker);
-            continue;
-        }
-        let report = check_seed(seed);
-        sum.virtual_ms += report.virtual_ms;
-        sum.events += report.events;
-        sum.turns += report.turns;
-        sum.answered += report.answered;
-        sum.errors += report.errors;
-        sum.runs += report.runs;
-        sum.refusals += report.refusals;
-        sum.inversions += report.inversions;
-        sum.walks += report.walks;
-        sum.heard += report.heard;
-        sum.judged += report.judged;
-    }
-    println!("{count} seeds from {first}: {sum:?}");
+    (first, number("RINGWAY_SIMULATION_SEEDS").unwrap_or(200))
 }
 
 #[test]
-fn same_seed_same_events() {
-    for seed in 1..=10 {
-        let (first, second) = (check_seed(seed), check_seed(seed));
-        assert_eq!(first.hash, second.hash, "seed {seed}");
+fn seeds_pass() {
+    if let Some(seed) = number("RINGWAY_SIMULATION_SEED") {
+        return show_seed(seed);
     }
+    let (first, count) = range();
+    let go_on = std::env::var_os("RINGWAY_SIMULATION_GO_ON").is_some();
+    let failed = AtomicU64::new(u64::MAX);
+    let reports = on_all_cpus(count, |n| {
+        let seed = first + n;
+        if !go_on && failed.load(Relaxed) < seed {
+            return None;
+        }
+        match run_seed(seed, Plant::Nothing, false).0 {
+            Ok(report) => Some(report),
+            Err(violation) => {
+                failed.fetch_min(seed, Relaxed);
+                let text: String = violation.text.chars().take(300).collect();
+                println!("seed {seed}: {}: {text}", violation.checker);
+                None
+            }
+        }
+    });
+    let mut sum = Report::default();
+    reports.iter().flatten().for_each(|report| sum.add(report));
+    println!("{} of {count} seeds from {first} pass: {sum:?}", reports.iter().flatten().count());
+    let failed = failed.into_inner();
+    if failed != u64::MAX {
+        show_seed(failed);
+        panic!("seed {failed} failed, and passes now");
+    }
+}
+
+/// So many seeds of the range are run twice.
+const TWICE: u64 = 200;
+
+#[test]
+fn same_seed_same_events() {
+    let (first, count) = range();
+    let differ = on_all_cpus(TWICE, |n| {
+        let seed = first + n * count.div_ceil(TWICE);
+        let end = || match run_seed(seed, Plant::Nothing, false).0 {
+            Ok(report) => (report.hash, String::new()),
+            Err(violation) => (0, violation.text),
+        };
+        (end() != end()).then_some(seed)
+    });
+    let differ: Vec<u64> = differ.into_iter().flatten().collect();
+    assert!(differ.is_empty(), "seeds that do not run twice alike: {differ:?}");
 }
 
 // --- tests of the tests -----------------------------------------------------------------------

@@ -67,6 +67,8 @@ pub struct Login {
     pub queue: Option<crate::transactions::Queue>,
     /// Keys and what they held.
     pub watched: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// One of them has been written to, whatever it holds now.
+    pub touched: bool,
 }
 
 /// What came of one command.
@@ -255,7 +257,7 @@ impl Cluster {
                 answer.reply = b"+OK\r\n".to_vec();
             }
             b"UNWATCH" => {
-                login.watched.clear();
+                self.unwatch(login);
                 answer.reply = b"+OK\r\n".to_vec();
             }
             _ => self.run(node, login, &name, args, &mut answer),

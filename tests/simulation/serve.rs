@@ -273,7 +273,7 @@ impl World {
             self.links[link].login.asking = false;
         }
         if self.plant == Plant::IgnoreWatch {
-            self.links[link].login.watched.clear();
+            self.cluster.unwatch(&mut self.links[link].login);
         }
         self.history.now_us = now_us;
         let login = &mut self.links[link].login;
@@ -293,6 +293,7 @@ impl World {
         if !answer.ran.is_empty() {
             self.links[link].last_write = args.to_vec();
         }
+        self.touch(node, &answer.changed);
         for (key, value) in std::mem::take(&mut answer.changed) {
             self.history.changed(key, value.as_deref());
         }
@@ -301,6 +302,7 @@ impl World {
         }
         if let Some(id) = answer.watched {
             self.history.watches.insert(id, self.history.tick);
+            self.watching.insert(link);
         }
         if answer.blocks {
             self.block(link, args);

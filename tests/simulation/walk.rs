@@ -120,12 +120,16 @@ impl World {
 }
 
 impl Cluster {
-    /// CLUSTER COUNTKEYSINSLOT, CLUSTER GETKEYSINSLOT, SCAN, INFO and TYPE of one node.
+    /// CLUSTER COUNTKEYSINSLOT, GETKEYSINSLOT and INFO, SCAN and INFO of one node.
     pub fn walked(&self, node: usize, args: &[Vec<u8>]) -> Option<Vec<u8>> {
         let data = &self.nodes[node].data;
         let number =
             |at: usize| -> Option<u64> { std::str::from_utf8(args.get(at)?).ok()?.parse().ok() };
         match args[0].to_ascii_uppercase().as_slice() {
+            b"CLUSTER" if args[1] == b"INFO" => {
+                let epoch = self.nodes[node].view.members[node].epoch;
+                Some(bulk(format!("cluster_my_epoch:{epoch}\r\n").as_bytes()))
+            }
             b"CLUSTER" => {
                 let slot = number(2)? as u16;
                 let of_slot = data.keys().filter(|key| slot_of(key) == slot);

@@ -67,8 +67,6 @@ pub struct Client {
     /// Runs scripts that answer what they like.
     hostile: bool,
     half_closes: bool,
-    /// Waits until all it asked is answered, then leaves.
-    leaving: bool,
     pub walk: Option<Walk>,
     /// It listens or publishes, and does nothing else.
     pub ear: Option<Box<Ear>>,
@@ -93,6 +91,12 @@ impl Client {
     /// Asked everything and has all answers.
     pub fn has_all(&self) -> bool {
         self.is_over() || (self.left == 0 && self.outstanding.is_empty())
+    }
+
+    /// Nor will it ever have: it stays and is silent.
+    fn has_nothing_to_do(&self) -> bool {
+        let asks = self.left > 0 || !self.outstanding.is_empty() || self.leaves;
+        !asks && !self.slow && self.ear.is_none()
     }
 
     pub fn ask_no_more(&mut self) {
@@ -141,20 +145,25 @@ impl World {
         let this = &self.clients[client];
         let open = !this.finished && !this.said_last;
         let room = self.parameters.pipeline.saturating_sub(this.outstanding.len() as u64);
-        if open && !this.leaving && this.left > 0 && room > 0 {
+        if open && this.left > 0 && room > 0 {
             self.ask_burst(client, room);
         }
         let this = &self.clients[client];
-        if this.left == 0 && this.outstanding.is_empty() && (this.leaving || this.leaves) {
+        if this.left == 0 && this.outstanding.is_empty() && this.leaves {
             return self.leave(client, false);
         }
         if self.is_fed_up(client) {
             let broken = self.random.chance(300);
             return self.leave(client, broken);
         }
-        if !self.clients[client].is_over() {
-            let idle = this_is_idle(&self.clients[client]);
-            let think = if idle { 50_000 } else { self.parameters.think_us + 500 };
+        let this = &self.clients[client];
+        if !this.is_over() && !this.has_nothing_to_do() {
+            let idle = this.left == 0 && !this.slow;
+            let think = match idle {
+                true if self.healed => 500_000,
+                true => 50_000,
+                false => self.parameters.think_us + 500,
+            };
             let at = self.now_us + 1 + self.random.below(think);
             self.at(at, Event::Client { client });
         }
@@ -671,10 +680,6 @@ impl World {
         self.history.set_keys(id, keys);
         words
     }
-}
-
-fn this_is_idle(client: &Client) -> bool {
-    client.left == 0 && !client.slow
 }
 
 pub fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {
