@@ -288,9 +288,8 @@ impl Proxy {
     /// It was refused, so it did not run; but its bytes are gone with the connection.
     fn fail_awaiting(&mut self, r: u32) {
         if self.requests[r].state == super::request::State::Waiting {
-            let line = std::mem::take(&mut self.requests[r].reply);
-            drop(line);
-            if self.requests[r].marks.has(super::request::Marks::FENCED) {
+            self.requests[r].reply.clear();
+            if self.requests[r].marks.speaks_for_itself() {
                 // A script's word that it was not run is not believed.
                 return self.fail(r, super::local::errors::connection_lost);
             }

@@ -275,6 +275,44 @@ fn plain_command_is_never_shown_a_redirect() {
 }
 
 #[test]
+fn transaction_with_a_script_is_never_shown_a_redirect_either() {
+    let mut rig = Rig::new(Settings { request_timeout_ms: 300, ..Settings::default() });
+    let client = rig.client();
+    let key = key("k", true);
+    let slot = slot_of(key.as_bytes());
+    rig.ask(client, "MULTI");
+    rig.ask(client, &format!("EVAL x 1 {key}"));
+    rig.told(Conn::Client(client));
+    rig.ask(client, "EXEC");
+    rig.let_in(true);
+    let fence = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    let moved = format!("-MOVED_{slot}_66.6.6.6:6");
+    rig.answer(fence, &format!("+OK {moved} -EXECABORT_x {nonce}"));
+    rig.pass(1_000);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-ERR redirect to a node that is not in the cluster"), "{told}");
+}
+
+#[test]
+fn transaction_with_a_script_is_asked_again_when_its_node_was_loading() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "MULTI");
+    rig.ask(client, &format!("EVAL x 1 {}", key("k", true)));
+    rig.told(Conn::Client(client));
+    rig.ask(client, "EXEC");
+    rig.let_in(true);
+    let fence = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    rig.answer(fence, &format!("+OK -LOADING_x -EXECABORT_x {nonce}"));
+    rig.pass(100);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    rig.answer(fence, &format!("+OK +QUEUED *1 :7 {nonce}"));
+    assert_eq!(rig.told(Conn::Client(client)), "*1 :7 ");
+}
+
+#[test]
 fn redirect_by_an_announced_name_is_followed_at_once_when_it_was_confirmed_before() {
     let mut rig = Rig::new(Settings::default());
     let client = rig.client();
