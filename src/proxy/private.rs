@@ -68,7 +68,9 @@ impl Proxy {
         let owner = (c, self.clients[c].generation);
         let is_spare = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
-            backend.owner == NOBODY && backend.phase == Phase::Ready && backend.queued() == 0
+            // One whose last owner waits for its bytes to come back must not be closed for the next.
+            let is_idle = backend.queued() == 0 && backend.awaiting.is_empty();
+            backend.owner == NOBODY && backend.phase == Phase::Ready && is_idle
         };
         let backends = &self.nodes[node].private;
         let of_version = |b: &&u32| self.backends[**b as usize].version == version;

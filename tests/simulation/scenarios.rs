@@ -358,6 +358,29 @@ fn script_refused_before_its_send_has_come_back_follows_the_redirect() {
 }
 
 #[test]
+fn refused_pop_is_not_lost_with_another_client_before_its_send_has_come_back() {
+    let mut rig = Rig::new(Settings::default());
+    let (first, second) = (rig.client(), rig.client());
+    let key = key("k", true);
+    rig.ask(first, &format!("BLPOP {key} 1"));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.answer(backend, "*-1 ");
+    assert_eq!(rig.told(Conn::Client(first)), "*-1 ");
+    rig.prompt = false;
+    rig.ask(first, &format!("BLPOP {key} 1"));
+    assert!(rig.told(Conn::Backend(backend)).contains("BLPOP"));
+    rig.answer(backend, "-READONLY_x ");
+    rig.ask(second, &format!("BLPOP {key} 1"));
+    rig.proxy.handle_end(Conn::Client(second), true, rig.now());
+    rig.settle();
+    assert_eq!(rig.told(Conn::Client(first)), "");
+    rig.prompt = true;
+    rig.pass(100);
+    assert!(rig.told(Conn::Backend(backend)).contains("BLPOP"), "it is asked again");
+}
+
+#[test]
 fn scripts_of_one_client_and_slot_keep_their_order_when_their_lane_is_lost() {
     let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
     let (client, other) = (rig.client(), rig.client());
