@@ -126,7 +126,10 @@ impl World {
         let node = self.links[link].node;
         self.history.tick += 1;
         let mut answer = Answer::default();
+        self.cluster.now_us = self.now_us;
         self.cluster.pop(node, &blocked.args, &mut answer);
+        let stream = &mut self.cluster.nodes[node].stream;
+        self.history.written = (node, stream.write(!answer.changed.is_empty(), self.now_us));
         self.history.now_us = self.now_us;
         self.touch(node, &answer.changed);
         for (key, value) in answer.changed {
@@ -173,6 +176,9 @@ impl Cluster {
             None => data.remove(key),
         };
         answer.ran.push((id, key.clone(), writer.unwrap_or(0).into()));
+        if self.plant == Plant::PopTwice && self.now_us % 8 == 3 {
+            answer.ran.push((id, key.clone(), 0));
+        }
         answer.reply = [b"*2\r\n".to_vec(), bulk(key), bulk(&element)].concat();
     }
 

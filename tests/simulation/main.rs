@@ -18,8 +18,10 @@ mod nodes;
 mod parameters;
 mod plant;
 mod random;
+mod replication;
 #[cfg(test)]
 mod scenarios;
+mod scripts;
 mod serve;
 mod topology;
 mod transactions;
@@ -51,6 +53,9 @@ struct Report {
     walks: u64,
     heard: u64,
     judged: u64,
+    by_name: u64,
+    unknown: u64,
+    waits: u64,
 }
 
 impl Report {
@@ -66,6 +71,9 @@ impl Report {
         self.walks += other.walks;
         self.heard += other.heard;
         self.judged += other.judged;
+        self.by_name += other.by_name;
+        self.unknown += other.unknown;
+        self.waits += other.waits;
     }
 }
 
@@ -100,6 +108,9 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         walks: world.history.walks,
         heard: world.messages.heard,
         judged: world.messages.judged,
+        by_name: world.history.by_name,
+        unknown: world.history.unknown,
+        waits: world.history.waits,
     })
 }
 
@@ -117,7 +128,9 @@ fn heal_and_answer(world: &mut World, parameters: &Parameters) -> Result<(), Vio
     for client in &mut world.clients {
         client.ask_no_more();
     }
-    let until = world.now_us + parameters.patience_ms() * 1_000;
+    let blocked_us = (0..world.clients.len()).map(|client| world.blocks_for_us(client)).max();
+    let patience_us = parameters.patience_ms() * 1_000 + blocked_us.unwrap_or(0);
+    let until = world.now_us + patience_us;
     let done = world.run_until(until, |world| !world.clients.iter().any(|client| client.waits()));
     take_violation(world)?;
     if !done {
@@ -310,7 +323,7 @@ fn same_seed_same_events() {
 /// wrong behind the fence the proxy itself notices, and then an error is needless.
 #[track_caller]
 fn check_found(plant: Plant, checkers: &[&str]) {
-    for seed in 1..=300 {
+    for seed in 1..=3_000 {
         if let (Err(violation), _) = run_seed(seed, plant, false) {
             println!("{plant:?}: seed {seed}, {}: {}", violation.checker, violation.text);
             if checkers.contains(&violation.checker) {
@@ -394,4 +407,64 @@ fn planted_loss_of_a_message_is_found() {
 #[test]
 fn planted_message_come_twice_is_found() {
     check_found(Plant::RepeatMessage, &["messages"]);
+}
+
+#[test]
+fn planted_transaction_in_pieces_is_found() {
+    check_found(Plant::TearExec, &["atomic"]);
+}
+
+#[test]
+fn planted_nil_of_a_transaction_that_ran_is_found() {
+    check_found(Plant::DenyExec, &["at most once"]);
+}
+
+#[test]
+fn planted_second_pop_is_found() {
+    check_found(Plant::PopTwice, &["at most once"]);
+}
+
+#[test]
+fn planted_key_left_out_of_a_walk_is_found() {
+    check_found(Plant::MissKeys, &["walk"]);
+}
+
+#[test]
+fn planted_replica_that_has_not_confirmed_is_found() {
+    check_found(Plant::BelieveWritten, &["wait"]);
+}
+
+#[test]
+fn planted_script_that_is_not_loaded_again_is_found() {
+    check_found(Plant::ForgetLoaded, &["noscript"]);
+}
+
+#[test]
+fn planted_repeat_of_a_script_that_ran_is_found() {
+    check_found(Plant::RunAndDeny, &["at most once"]);
+}
+
+#[test]
+fn planted_way_around_the_fence_is_found() {
+    check_found(Plant::PassSecond, &["fence"]);
+}
+
+#[test]
+fn planted_null_of_the_other_protocol_is_found() {
+    check_found(Plant::WrongNull, &["version"]);
+}
+
+#[test]
+fn planted_read_of_the_past_is_found() {
+    check_found(Plant::StaleRead, &["order"]);
+}
+
+#[test]
+fn planted_swap_of_values_is_found() {
+    check_found(Plant::SwapValues, &["ownership"]);
+}
+
+#[test]
+fn planted_close_of_an_innocent_client_is_found() {
+    check_found(Plant::CloseInnocent, &["close"]);
 }

@@ -11,6 +11,7 @@ use ringway::resp::value::Value;
 use crate::history::Violation;
 use crate::item;
 use crate::nodes::{Cluster, bulk};
+use crate::plant::Plant;
 use crate::world::World;
 
 /// One walk of a client.
@@ -136,8 +137,10 @@ impl Cluster {
                 if args[1] == b"COUNTKEYSINSLOT" {
                     return Some(format!(":{}\r\n", of_slot.count()).into_bytes());
                 }
-                Some(array(of_slot.take(number(3)? as usize)))
+                let missed = usize::from(self.errs(Plant::MissKeys));
+                Some(array(of_slot.skip(missed).take(number(3)? as usize)))
             }
+            b"INFO" if args[1] == b"replication" => Some(self.replication(node)),
             b"INFO" => {
                 let version = if self.slotted { "7.4.0" } else { "7.0.15" };
                 let process = self.nodes[node].process;

@@ -68,6 +68,8 @@ pub struct Client {
     hostile: bool,
     half_closes: bool,
     pub walk: Option<Walk>,
+    /// Scripts that it has loaded or run: which one, and the name.
+    pub scripts: Vec<(u8, String)>,
     /// It listens or publishes, and does nothing else.
     pub ear: Option<Box<Ear>>,
 }
@@ -241,6 +243,14 @@ impl World {
         }
     }
 
+    /// What a client still waits for that blocks, one behind the other, takes so long at most.
+    pub fn blocks_for_us(&self, client: usize) -> u64 {
+        let kind = |&&id: &&u32| self.history.requests[id as usize].kind;
+        let outstanding = self.clients[client].outstanding.iter();
+        let blocks = outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait));
+        blocks.count() as u64 * 2_600_000
+    }
+
     /// For a message: what a client waits for.
     pub fn owed(&self, client: usize) -> String {
         let this = &self.clients[client];
@@ -349,6 +359,8 @@ impl World {
             hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
         };
         self.history.judge(id, raw, value, &around);
+        self.check_wait(id, value);
+        self.note_script(client, id);
         if self.history.requests[id as usize].kind == Kind::Scan {
             self.walk_gets(client, value);
         }
@@ -433,7 +445,7 @@ impl World {
         if kind == Kind::Exec {
             return self.ask_transaction(client, bytes);
         }
-        if kind == Kind::BlPop && self.clients[client].half_closes {
+        if matches!(kind, Kind::BlPop | Kind::Wait) && self.clients[client].half_closes {
             // What blocks ends with the client's side.
             kind = Kind::Ping;
         }
@@ -441,6 +453,7 @@ impl World {
         if kind == Kind::Scan && walk.is_none() {
             kind = Kind::Ping;
         }
+        let kind = self.choose_script(client, kind);
         let id = self.open(client, kind);
         let encoded = match kind {
             Kind::Ping if self.random.chance(300) => format!("ping  token{id}\r\n").into_bytes(),
@@ -511,6 +524,8 @@ impl World {
             (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
             (Kind::ReplyOn, 1),
             (Kind::Scan, 6),
+            (Kind::EvalSha(script % 3), 4),
+            (Kind::Wait, 2),
         ];
         if self.random.chance(3) {
             return last;
@@ -579,7 +594,9 @@ impl World {
             Kind::Scan => Vec::new(),
             Kind::Push | Kind::BlPop => self.list_words(client, id, kind, tag),
             Kind::DbSize => vec![word("DBSIZE")],
-            Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), id.to_string().into_bytes()],
+            Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), crate::scripts::body(id)],
+            Kind::EvalSha(_) => self.script_words(client, id, tag),
+            Kind::Wait => self.wait_words(id),
             Kind::Reset => vec![word("RESET")],
             Kind::ReplyOn => ["client", "reply", "on"].map(word).to_vec(),
             Kind::Auth => vec![word("AUTH"), crate::world::FRONT_PASSWORD.to_vec()],

@@ -149,6 +149,7 @@ impl World {
             parameters.nat,
         );
         cluster.slotted = parameters.slotted;
+        (cluster.lag_us, cluster.plant) = (parameters.lag_us, plant);
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         let mut history = History::new();
@@ -406,6 +407,10 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
+            Action::Send { conn: Conn::Client(_), socket, .. } if self.plant_close() => {
+                self.count_close(socket);
+                self.close(socket);
+            }
             Action::Send { conn, socket, bytes } => {
                 self.note(digest(&bytes) ^ 1 << 40, || {
                     format!("send {conn:?} {socket:?} {:?}", shown(&bytes))
