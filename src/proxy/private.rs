@@ -33,6 +33,9 @@ impl Proxy {
         if self.holds_guard(c) {
             return self.launch_watching(r, node, version, bytes);
         }
+        if self.wait_is_over(c) {
+            return self.complete(r, b":0\r\n");
+        }
         // The one that all share tells whether the node can be reached, and from when on.
         let shared = self.shared_backend(node, version);
         match self.usable(shared) {

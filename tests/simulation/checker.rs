@@ -189,7 +189,10 @@ impl History {
             request.kind,
             Kind::Eval(_) | Kind::EvalSha(_) | Kind::Learned | Kind::ScriptLoad
         );
+        // One that has a script in it goes through the fence, too.
+        let behind_own = request.kind == Kind::Exec && around.hostile;
         if !around.calm
+            || behind_own
             || (fenced && (around.hostile || text.starts_with("READONLY")))
             || (text.starts_with("CLUSTERDOWN") && !around.mapped)
             // Some of its keys have moved and some have not: no node can run it.

@@ -463,7 +463,10 @@ impl Cluster {
                         answer.reply = self.no_script();
                     }
                 }
-                None => answer.reply = self.no_script(),
+                None => {
+                    answer.reply = self.no_script();
+                    answer.refused = Some((id, slot_of(&args[3])));
+                }
             },
             _ => {
                 let name = String::from_utf8_lossy(name);

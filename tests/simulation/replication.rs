@@ -4,6 +4,7 @@
 //! Not here: fail-overs (`chaos`), which lose nothing.
 
 use crate::history::{Kind, Outcome};
+use crate::item;
 use crate::nodes::{Cluster, bulk};
 use crate::plant::Plant;
 use crate::world::World;
@@ -95,6 +96,7 @@ impl World {
         let requests = &self.history.requests[..id as usize];
         let own = requests.iter().filter(|of| of.client == request.client);
         let done = own.filter(|of| of.outcome == Outcome::Done).flat_map(|of| &of.runs);
+        let done = done.filter(|run| item::mark(&run.key).is_none());
         let first = self.parameters.primaries * (1 + self.parameters.replicas);
         // Nodes without slots are not asked; those that were something else have been given it whole.
         let missing = done.into_iter().find(|run| {
@@ -103,7 +105,10 @@ impl World {
             let is_primary = self.cluster.truth.members[node].primary.is_none();
             let same = is_primary && node < first && stream.since_us <= run.us;
             let applied = stream.applied(self.now_us, self.cluster.lag_us);
-            let have = if applied >= far { self.cluster.replicas_of(node).len() } else { 0 };
+            // One that has left the cluster since has what it has.
+            let members = &self.cluster.truth.members;
+            let replicas = members.iter().filter(|of| of.primary == Some(node)).count();
+            let have = if applied >= far { replicas } else { 0 };
             same && (have as i64) < said
         });
         if let Some(run) = missing {

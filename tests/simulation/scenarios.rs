@@ -381,6 +381,45 @@ fn refused_pop_is_not_lost_with_another_client_before_its_send_has_come_back() {
 }
 
 #[test]
+fn wait_that_lost_a_connection_asks_the_same_node_again_though_its_slot_has_moved() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "WAIT 1 1000");
+    rig.let_in(true);
+    rig.let_in(true);
+    let info = |rig: &mut Rig, backend: u32, far: u32, confirmed: u32| {
+        let replica = format!("slave0:ip=1.1.1.1,port=1,state=online,offset={confirmed},lag=0");
+        let reply = bulk(format!("{replica}\r\nmaster_repl_offset:{far}\r\n").as_bytes());
+        rig.proxy.handle_received(Conn::Backend(backend), &reply, rig.now());
+        rig.settle();
+    };
+    let (first, second) = (rig.backend_of(1), rig.backend_of(2));
+    assert!(rig.told(Conn::Backend(first)).ends_with("INFO $11 replication "));
+    info(&mut rig, first, 100, 1);
+    info(&mut rig, second, 10, 10);
+    rig.lose(first);
+    rig.proxy.handle_slot_moved(0, node(2), rig.now());
+    rig.pass(100);
+    rig.let_in(true);
+    let again = rig.backend_of(1);
+    assert!(rig.told(Conn::Backend(again)).ends_with("INFO $11 replication "));
+    info(&mut rig, again, 100, 100);
+    assert_eq!(rig.told(Conn::Client(client)), ":1 ");
+}
+
+#[test]
+fn wait_whose_node_cannot_be_asked_ends_in_its_time() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "WAIT 1 300");
+    for _ in 0..10 {
+        rig.let_in(false);
+        rig.pass(50);
+    }
+    assert_eq!(rig.told(Conn::Client(client)), ":0 ");
+}
+
+#[test]
 fn scripts_of_one_client_and_slot_keep_their_order_when_their_lane_is_lost() {
     let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
     let (client, other) = (rig.client(), rig.client());
