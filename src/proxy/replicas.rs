@@ -97,7 +97,11 @@ impl Proxy {
         let (c, b, part) = (entry.client, entry.backend, entry.part as usize);
         let now_ms = self.now.ms;
         let written = field(reply, b"master_repl_offset:");
-        let address = self.backends[b as usize].address;
+        let Some(address) = self.backends.get(b as usize).map(|backend| backend.address) else {
+            // It was never sent.
+            out.extend_from_slice(reply);
+            return true;
+        };
         let Some(blocked) = self.blocked_of(c) else {
             out.extend_from_slice(reply);
             return true;
