@@ -10,6 +10,7 @@ use super::types::{Action, Conn, NONE, Note, Now, Report, Socket};
 use super::{Proxy, launch::Usable};
 use crate::resp::Version;
 use crate::resp::request::encode_request;
+use crate::secret::Secret;
 
 /// Why a backend is given up.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -88,7 +89,7 @@ impl Proxy {
     /// protected mode) is taken for the handshake's answer and never for a client's.
     fn handshake(&self, version: Version) -> (Vec<u8>, u8) {
         let mut out = Vec::new();
-        let password = self.settings.node_password.as_deref();
+        let password = self.settings.node_password.as_ref().map(Secret::reveal);
         let user = self.settings.node_user.as_deref().unwrap_or("default").as_bytes();
         let mut words: Vec<&[u8]> = Vec::new();
         if version == Version::Resp3 {
