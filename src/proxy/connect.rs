@@ -178,7 +178,7 @@ impl Proxy {
         } else {
             backend.keep_sent(buffer);
             let open = backend.fence_open;
-            if open != NONE && self.requests[open].own.is_empty() {
+            if open != NONE && self.requests.own(open).is_empty() {
                 self.keep_bytes_of_refused(b, open);
             }
             let backend = &self.backends[b as usize];
@@ -289,8 +289,7 @@ impl Proxy {
     /// It was refused, so it did not run; but its bytes are gone with the connection.
     fn fail_awaiting(&mut self, r: u32) {
         if self.requests[r].state == super::request::State::Waiting {
-            let line = std::mem::take(&mut self.requests[r].reply);
-            drop(line);
+            drop(self.requests.take_reply(r));
             if self.requests[r].marks.has(super::request::Marks::FENCED) {
                 // A script's word that it was not run is not believed.
                 return self.fail(r, super::local::errors::connection_lost);
