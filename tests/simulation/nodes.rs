@@ -451,23 +451,7 @@ impl Cluster {
             b"RPUSH" => push(data, args, id, answer),
             b"BLPOP" => self.pop(node, args, answer),
             b"DBSIZE" => answer.reply = format!(":{}\r\n", data.len()).into_bytes(),
-            b"SCRIPT" => answer.reply = bulk(self.load_script(node, &args[2]).as_bytes()),
-            b"EVAL" => {
-                self.load_script(node, &args[1]);
-                self.eval(node, &args[1], args, id, null, answer);
-            }
-            b"EVALSHA" => match self.script_at(node, &args[1]) {
-                Some(body) => {
-                    self.eval(node, &body, args, id, null, answer);
-                    if self.errs(Plant::RunAndDeny) {
-                        answer.reply = self.no_script();
-                    }
-                }
-                None => {
-                    answer.reply = self.no_script();
-                    answer.refused = Some((id, slot_of(&args[3])));
-                }
-            },
+            b"SCRIPT" | b"EVAL" | b"EVALSHA" => self.run_script(node, name, args, null, answer),
             _ => {
                 let name = String::from_utf8_lossy(name);
                 answer.reply = format!("-ERR unknown command '{name}' at the node\r\n").into();
@@ -476,15 +460,15 @@ impl Cluster {
     }
 
     /// `EVAL script 1 key !id`: scripts by their first words; some answer what they like.
-    fn eval(
+    pub fn eval(
         &mut self,
         node: usize,
         script: &[u8],
         args: &[Vec<u8>],
-        id: u32,
         null: &[u8],
         answer: &mut Answer,
     ) {
+        let id = item::request_of(b"EVAL", args).unwrap_or(0);
         let key = args[3].clone();
         let slot = slot_of(&key);
         let other = (node + 1) % self.nodes.len();

@@ -3,9 +3,12 @@
 //!
 //! Not here: what scripts do (`nodes`).
 
+use ringway::cluster::slot_of;
+
 use crate::checker::Verdict;
 use crate::history::{History, Kind, Outcome, Violation};
-use crate::nodes::Cluster;
+use crate::item;
+use crate::nodes::{Answer, Cluster, bulk};
 use crate::plant::Plant;
 use crate::workload::SCRIPTS;
 use crate::world::World;
@@ -78,8 +81,36 @@ impl World {
 }
 
 impl Cluster {
+    /// SCRIPT LOAD, EVAL, EVALSHA.
+    pub fn run_script(
+        &mut self,
+        node: usize,
+        name: &[u8],
+        args: &[Vec<u8>],
+        null: &[u8],
+        answer: &mut Answer,
+    ) {
+        if name == b"SCRIPT" {
+            answer.reply = bulk(self.load_script(node, &args[2]).as_bytes());
+            return;
+        }
+        if name == b"EVAL" {
+            self.load_script(node, &args[1]);
+            return self.eval(node, &args[1], args, null, answer);
+        }
+        let Some(body) = self.script_at(node, &args[1]) else {
+            answer.reply = self.no_script();
+            answer.refused = item::request_of(name, args).map(|id| (id, slot_of(&args[3])));
+            return;
+        };
+        self.eval(node, &body, args, null, answer);
+        if self.errs(Plant::RunAndDeny) {
+            answer.reply = self.no_script();
+        }
+    }
+
     /// Returns its name.
-    pub fn load_script(&mut self, node: usize, body: &[u8]) -> String {
+    fn load_script(&mut self, node: usize, body: &[u8]) -> String {
         let name = name(body);
         if self.plant == Plant::ForgetLoaded {
             return name;
@@ -88,13 +119,13 @@ impl Cluster {
         name
     }
 
-    pub fn script_at(&self, node: usize, name: &[u8]) -> Option<Vec<u8>> {
+    fn script_at(&self, node: usize, name: &[u8]) -> Option<Vec<u8>> {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         self.nodes[node].scripts.get(&name).cloned()
     }
 
     /// In Redis's words and in Valkey's.
-    pub fn no_script(&self) -> Vec<u8> {
+    fn no_script(&self) -> Vec<u8> {
         match self.slotted {
             true => b"-NOSCRIPT No matching script.\r\n".to_vec(),
             false => b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec(),
