@@ -71,7 +71,7 @@ impl Proxy {
         let owner = (c, self.clients[c].generation);
         let is_spare = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
-            // One whose last owner waits for its bytes to come back must not be closed for the next.
+            // One whose last owner awaits its own bytes must not be closed with the next.
             let is_idle = backend.queued() == 0 && backend.awaiting.is_empty();
             backend.owner == NOBODY && backend.phase == Phase::Ready && is_idle
         };

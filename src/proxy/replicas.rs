@@ -84,7 +84,8 @@ impl Proxy {
         self.enqueue(r, b, bytes);
     }
 
-    /// Whether the time of a client's WAIT is over: a primary that cannot be asked counts for nothing.
+    /// Whether the time of a client's WAIT is over: a primary that cannot be asked counts for
+    /// nothing.
     pub(super) fn wait_is_over(&mut self, c: u32) -> bool {
         let now_ms = self.now.ms;
         let blocked = self.blocked_of(c).filter(|blocked| !blocked.primaries.is_empty());

@@ -6,13 +6,14 @@
 //!
 //! ```text
 //! :0           the slot is here and rests                 its keys are all that there are
-//! ASK to B     keys leave for B, one by one               ask here, B, and here again: by then none
-//!                                                         must have come back, else anew
+//! ASK to B     keys leave for B, one by one               ask here, B, and here again: none must
+//!                                                         have come back by then, else anew
 //! MOVED        the map was old                            anew, where it is now
 //! ```
-//! Two looks at a node that is leaving both say so although the slot was all at B and came back in
-//! between. Who takes a slot over gets a new epoch (`cluster_my_epoch`): it must be the same at both.
-//! A migration that is given up and begun again changes no epoch; there it is the keys that are back.
+//! Two looks at a node that a slot leaves are alike although all of it was at B and came back in
+//! between. Who takes a slot over gets a new epoch (`cluster_my_epoch`): it must be the same both
+//! times. A migration that is given up and begun again changes no epoch; there it is the keys that
+//! are back.
 //!
 //! The client's cursor is the next slot and nothing else. So nothing that happens between two steps
 //! can make a key be missed: slots that move, fail-overs, nodes that restart, join or leave. No

@@ -100,7 +100,7 @@ fn slot_that_leaves_is_asked_for_at_both_nodes() {
 
 #[test]
 fn slot_that_was_all_at_its_target_and_came_back_is_asked_for_anew() {
-    // Between the first two looks at both: node 1 has taken it over again, so k was at 2, then at 1.
+    // Between the first looks at both, node 1 has taken it over again: k was at 2, then at 1.
     let (reply, _) = leave(|n, ask, at| match (ask, at) {
         (Ask::Epoch, _) if n < 5 => "7",
         (Ask::Epoch, _) => "9",
