@@ -47,6 +47,11 @@ impl Ladder {
     pub(super) fn refuses(&self) -> bool {
         self.percent >= REFUSE
     }
+
+    /// When `handle_memory` wants to be called although nothing else happens, milliseconds.
+    pub(super) fn deadline(&self) -> u64 {
+        if self.slowed { self.patience_ms } else { u64::MAX }
+    }
 }
 
 impl Proxy {

@@ -488,7 +488,7 @@ impl Proxy {
         } else {
             self.next_tidy_ms
         };
-        check.min(waits.unwrap_or(u64::MAX))
+        check.min(waits.unwrap_or(u64::MAX)).min(self.ladder.deadline())
     }
 
     /// Once a turn, after all events: hands out what is to be sent and done.

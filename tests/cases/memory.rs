@@ -86,7 +86,7 @@ fn storm(misbehave: impl Fn(u16, usize, &AtomicBool) + Send + Sync + 'static) {
     crowd.into_iter().for_each(|thread| thread.join().expect("a client's thread ends well"));
     println!("slowest {quiet:?} quiet, {slowest:?} in the storm; {start_kib} KiB, {most_kib} KiB");
     assert!(most_kib <= RESIDENT_KIB_MAX, "{most_kib} KiB with a limit of {LIMIT_MIB} MiB");
-    assert!(slowest < seconds(5), "the honest client waited {slowest:?}");
+    assert!(slowest < seconds(15), "the honest client waited {slowest:?}");
     let count = |honest: &mut Client| {
         let told = honest.run("INFO ringway").string();
         let line = told.lines().find_map(|line| line.strip_prefix("clients_slowed:"));
