@@ -31,6 +31,10 @@ const VERBS: [(&str, &str, &str); 3] = [
 /// Within this time a subscription is whole again after a fault.
 const RECOVERY_US: u64 = 6_000_000;
 
+/// So long a subscription that is new may still be moved for a fault that was before it: what one
+/// reactor has told of a slot comes back to it late, and may be out of date by then.
+const ECHO_US: u64 = 1_000_000;
+
 /// Within this time a message has arrived.
 const TRAVEL_US: u64 = 3_000_000;
 
@@ -500,7 +504,8 @@ impl World {
                 } else {
                     message.channel == *name
                 };
-            let from = message.issued_us.saturating_sub(RECOVERY_US).max(of.asked_us);
+            let asked_us = of.asked_us.saturating_sub(ECHO_US);
+            let from = message.issued_us.saturating_sub(RECOVERY_US).max(asked_us);
             let to = ran_us + TRAVEL_US;
             let in_time = of.since_us < message.issued_us && to < of.until_us && to < self.now_us;
             if !fits || !in_time || !self.is_calm(*kind == 2, from, to) {

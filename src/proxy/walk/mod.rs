@@ -124,10 +124,10 @@ enum Stage {
     Size,
     /// A piece of a large slot.
     Scan,
-    /// A large slot was leaving when its node was done: where it goes,
+    /// A large slot was leaving when its node was done: whether it still is, and where it goes,
     Seek,
-    /// a piece of what is there,
-    Follow(Move),
+    /// a piece of what is there (the process that it leaves),
+    Follow(Move, u16),
     /// and whether it was there.
     Assure(Move, u64),
     /// TYPE of the keys found, from this one on.
@@ -225,10 +225,13 @@ impl Walk {
             Stage::Leave => vec![here(self.keys()), here(Ask::Probe), here(Ask::Epoch)],
             Stage::Target(step, _) => vec![there(step.to, self.keys())],
             Stage::Confirm(..) => vec![here(Ask::Probe), here(self.keys()), here(Ask::Epoch)],
-            Stage::Seek | Stage::Assure(..) => vec![here(Ask::Probe)],
+            Stage::Seek => vec![here(Ask::Probe), here(Ask::Info)],
+            Stage::Assure(..) => vec![here(Ask::Probe)],
             Stage::Size => vec![here(Ask::Info), here(Ask::Count)],
             Stage::Scan => vec![here(self.scan()), here(Ask::Probe), here(Ask::Info)],
-            Stage::Follow(step) => vec![there(step.to, self.scan()), there(step.to, Ask::Info)],
+            Stage::Follow(step, _) => {
+                vec![there(step.to, self.scan()), there(step.to, Ask::Info)]
+            }
             Stage::Types(from) => (*from..self.found.len().min(from + TYPES_MAX))
                 .map(|key| ask(slot_of(self.found.get(key)), At::Owner, Ask::Type(key)))
                 .collect(),
@@ -249,9 +252,10 @@ impl Walk {
             }
             (Stage::Size, [info, count]) => self.hear_size(info, count)?,
             (Stage::Scan, [scan, probe, info]) => self.hear_piece(scan, probe, info)?,
-            (Stage::Seek, [probe]) if probe.delayed || probe.redirects > 1 => Stage::Seek,
-            (Stage::Seek, [probe]) => Stage::Follow(Move { from: probe.owner, to: probe.node }),
-            (Stage::Follow(step), [scan, info]) => self.hear_followed(step, scan, info)?,
+            (Stage::Seek, [probe, info]) => self.hear_sought(probe, info)?,
+            (Stage::Follow(step, print), [scan, info]) => {
+                self.hear_followed(step, print, scan, info)?
+            }
             (Stage::Assure(step, inner), [probe]) => self.hear_assured(step, inner, probe),
             (Stage::Types(from), _) => self.hear_types(from, answers)?,
             (Stage::Done, _) => Stage::Done,
@@ -457,13 +461,34 @@ impl Walk {
         pieces.moved |= verdict != Verdict::Rests;
         let inner = self.take_piece(scan.reply)?;
         if inner == 0 && pieces.moved {
-            self.pieces = Some(Pieces { slotted, second: true, moved: true, ..Pieces::default() });
+            self.pieces = Some(Pieces { second: true, inner, ..pieces });
             return Some(Stage::Seek);
         }
         Some(self.piece_done(Pieces { inner, ..pieces }, Stage::Scan))
     }
 
-    fn hear_followed(&mut self, step: Move, scan: &Answer, info: &Answer) -> Option<Stage> {
+    /// What had not been seen where it left must be where it goes. It is not if it has turned back,
+    /// and nobody knows if it has arrived, or leaves another node by now: then it begins anew.
+    fn hear_sought(&mut self, probe: &Answer, info: &Answer) -> Option<Stage> {
+        if probe.delayed || info.delayed || probe.redirects > 1 {
+            return Some(Stage::Seek);
+        }
+        let pieces = self.pieces?;
+        let (_, print) = wanted::process_of(info.reply)?;
+        let leaves = probe.redirects == 1 && probe.node != probe.owner && info.node == probe.owner;
+        if !leaves || (pieces.inner == 0 && print != pieces.print) {
+            return Some(self.anew());
+        }
+        Some(Stage::Follow(Move { from: probe.owner, to: probe.node }, print))
+    }
+
+    fn hear_followed(
+        &mut self,
+        step: Move,
+        left: u16,
+        scan: &Answer,
+        info: &Answer,
+    ) -> Option<Stage> {
         let pieces = self.pieces?;
         if scan.delayed || info.delayed || scan.node != step.to || info.node != step.to {
             return Some(Stage::Seek);
@@ -473,8 +498,9 @@ impl Walk {
             self.pieces = Some(Pieces { slotted, ..pieces });
             return Some(Stage::Seek);
         }
-        if pieces.print != 0 && print != pieces.print {
-            return Some(Stage::Size);
+        let print = wanted::print_of_both(left, print);
+        if pieces.inner != 0 && print != pieces.print {
+            return Some(self.anew());
         }
         self.pieces = Some(Pieces { print, ..pieces });
         let inner = self.take_piece(scan.reply)?;
@@ -486,8 +512,14 @@ impl Walk {
             Some(pieces) if is_on(step, probe) => {
                 self.piece_done(Pieces { inner, ..pieces }, Stage::Seek)
             }
-            _ => Stage::Size,
+            _ => self.anew(),
         }
+    }
+
+    /// The large slot in hand, from its begin.
+    fn anew(&mut self) -> Stage {
+        self.pieces = None;
+        Stage::Size
     }
 
     fn piece_done(&mut self, pieces: Pieces, next: Stage) -> Stage {

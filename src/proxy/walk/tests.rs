@@ -16,6 +16,14 @@ fn wanted(line: &str) -> Result<Wanted, Refusal> {
 /// Steps through a walk: `nodes` says what slot answers to GETKEYSINSLOT (a reply), and whom the
 /// probe ended at after how many redirects. Returns the reply to the client.
 fn step(line: &str, mut answer: impl FnMut(&Question) -> (String, u16, u8)) -> String {
+    step_owned(line, |question| {
+        let (reply, node, redirects) = answer(question);
+        (reply, node, redirects, 1)
+    })
+}
+
+/// The same; `nodes` also says who owns the slot by the map.
+fn step_owned(line: &str, mut answer: impl FnMut(&Question) -> (String, u16, u8, u16)) -> String {
     let mut walk = Walk::new(wanted(line).expect("a SCAN"), 100, 100);
     loop {
         let questions = walk.questions();
@@ -25,12 +33,12 @@ fn step(line: &str, mut answer: impl FnMut(&Question) -> (String, u16, u8)) -> S
             return String::from_utf8_lossy(&out).into_owned();
         }
         let replies: Vec<_> = questions.iter().map(&mut answer).collect();
-        let answers = replies.iter().map(|(reply, node, redirects)| Answer {
+        let answers = replies.iter().map(|(reply, node, redirects, owner)| Answer {
             reply: reply.as_bytes(),
             node: *node,
             redirects: *redirects,
             delayed: false,
-            owner: 1,
+            owner: *owner,
         });
         let answers: Vec<Answer> = answers.collect();
         walk.hear(&answers).expect("answers that make sense");
@@ -170,6 +178,35 @@ fn options_are_read_as_the_server_reads_them() {
     assert_eq!(slot_of_pattern(b"{a*}x"), None);
     assert_eq!(slot_of_pattern(b"*{a}"), None);
     assert_eq!(slot_of_pattern(b"{a}"), Some(slot_of(b"a")));
+}
+
+#[test]
+fn large_slot_that_turns_back_before_its_target_is_walked_begins_anew() {
+    // Node 1 is done while its slot leaves for 2. When it is asked again all is at 2, and leaves
+    // for 1: what was never at 1 is at 2.
+    let many = keys(&"a".repeat(100));
+    let mut infos = 0;
+    let line = format!("SCAN {} MATCH {{a}}* COUNT 1", cursor_at(slot_of(b"a")));
+    let reply = step_owned(&line, |question| {
+        let owner = if infos < 2 { 1 } else { 2 };
+        let node = if let At::Node(node) = question.at { node } else { owner };
+        match question.ask {
+            Ask::Keys(_) => (many.clone(), node, 0, owner),
+            Ask::Count => (":1000\r\n".into(), node, 0, owner),
+            Ask::Scan { .. } => {
+                let key = if node == 2 { "{a}k" } else { "{a}b" };
+                (format!("*2\r\n$1\r\n0\r\n*1\r\n$4\r\n{key}\r\n"), node, 0, owner)
+            }
+            Ask::Info => {
+                infos += 1;
+                let text = format!("redis_version:7.4.0\r\nrun_id:{node}");
+                (format!("${}\r\n{text}\r\n", text.len()), node, 0, owner)
+            }
+            _ if infos > 2 => (":0\r\n".into(), owner, 0, owner),
+            _ => (":0\r\n".into(), 3 - owner, 1, owner),
+        }
+    });
+    assert!(reply.contains("{a}b") && reply.contains("{a}k"), "{reply}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub struct Pieces {
     pub second: bool,
     /// The slot was leaving at some piece.
     pub moved: bool,
-    /// Of the node's process; 0: not known yet.
+    /// Of the node's process; of both when the second is walked, from its first piece on.
     pub print: u16,
     /// The node's cursor, without the slot.
     pub inner: u64,
@@ -173,6 +173,11 @@ pub fn slot_of_pattern(pattern: &[u8]) -> Option<u16> {
     let end = pattern.iter().position(|&byte| byte == b'}')?;
     let plain = pattern[..end].iter().all(|byte| !b"*?[]\\^".contains(byte));
     plain.then(|| slot_of(pattern))
+}
+
+/// A fingerprint of the two processes that a slot leaves and goes to.
+pub fn print_of_both(from: u16, to: u16) -> u16 {
+    ((u32::from(from) * 31 + u32::from(to)) % u32::from(PRINT_MAX)) as u16 + 1
 }
 
 /// What CLUSTER INFO says of the node's own epoch: another one each time it has taken slots over
