@@ -290,7 +290,7 @@ impl Proxy {
     fn fail_awaiting(&mut self, r: u32) {
         if self.requests[r].state == super::request::State::Waiting {
             drop(self.requests.take_reply(r));
-            if self.requests[r].marks.has(super::request::Marks::FENCED) {
+            if self.requests[r].marks.speaks_for_itself() {
                 // A script's word that it was not run is not believed.
                 return self.fail(r, super::local::errors::connection_lost);
             }

@@ -306,7 +306,7 @@ impl Proxy {
         if last.is_empty() {
             self.tally.timeouts += 1;
             self.fail(r, errors::no_connection);
-        } else if !self.requests[r].marks.has(Marks::FENCED) && is_redirect(&last) {
+        } else if !self.requests[r].marks.speaks_for_itself() && is_redirect(&last) {
             // A client of ours speaks to one server: it must not be sent elsewhere.
             self.fail(r, errors::untrusted_redirect);
         } else {

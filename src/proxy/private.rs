@@ -33,6 +33,9 @@ impl Proxy {
         if self.holds_guard(c) {
             return self.launch_watching(r, node, version, bytes);
         }
+        if self.wait_is_over(c) {
+            return self.complete(r, b":0\r\n");
+        }
         // The one that all share tells whether the node can be reached, and from when on.
         let shared = self.shared_backend(node, version);
         match self.usable(shared) {
@@ -68,7 +71,9 @@ impl Proxy {
         let owner = (c, self.clients[c].generation);
         let is_spare = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
-            backend.owner == NOBODY && backend.phase == Phase::Ready && backend.queued() == 0
+            // One whose last owner awaits its own bytes must not be closed with the next.
+            let is_idle = backend.queued() == 0 && backend.awaiting.is_empty();
+            backend.owner == NOBODY && backend.phase == Phase::Ready && is_idle
         };
         let backends = &self.nodes[node].private;
         let of_version = |b: &&u32| self.backends[**b as usize].version == version;

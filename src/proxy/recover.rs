@@ -98,7 +98,7 @@ impl Proxy {
         let entry = &self.requests[r];
         route::after_error(&Facts {
             kind: classify_error(line),
-            fenced: entry.marks.has(Marks::FENCED),
+            fenced: entry.marks.speaks_for_itself(),
             healable: self.may_heal(r, line),
             target_known: self.redirect_target(r, line).map(|(_, node)| node.is_some()),
             confirmed: entry.marks.has(Marks::CONFIRMING),

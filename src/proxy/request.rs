@@ -85,6 +85,12 @@ impl Marks {
     pub fn unset(&mut self, other: Marks) {
         self.0 &= !other.0;
     }
+    /// Whether an error that answers it may be a script's own words. EXEC's are the node's: what
+    /// its scripts say stands inside an array.
+    #[inline]
+    pub fn speaks_for_itself(self) -> bool {
+        self.has(Marks::FENCED) && !self.has(Marks::EXEC)
+    }
     #[inline]
     pub const fn with(self, other: Marks) -> Marks {
         Marks(self.0 | other.0)

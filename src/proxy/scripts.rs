@@ -3,8 +3,9 @@
 //!
 //! `NOSCRIPT` says that nothing ran, unless the script itself said it: so the line must be the
 //! server's own, and a body with that word in it is not healed. SCRIPT LOAD goes right before the
-//! repeat, through the same fence. Bodies that clients loaded reach the other reactors through the
-//! topology thread; those of EVAL stay where they were seen.
+//! repeat, through the same fence. What the client had sent behind it may run before the repeat, as
+//! it would if the client repeated it itself. Bodies that clients loaded reach the other reactors
+//! through the topology thread; those of EVAL stay where they were seen.
 //!
 //! Not here: running scripts (`fence`), SCRIPT at every node (`fanout`).
 
