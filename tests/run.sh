@@ -73,9 +73,7 @@ part_format() { cargo fmt --check; }
 part_lint() { cargo clippy --locked --all-targets -- -D warnings; }
 
 part_unit() {
-    local targets=(--lib --bins)
-    [[ -f tests/tidy.rs ]] && targets+=(--test tidy)
-    cargo test --locked "${targets[@]}"
+    cargo test --locked --lib --bins --test tidy --test allocations --test ring_descriptors
 }
 
 part_program() { cargo test --locked --test program -- --test-threads 2; }
@@ -91,7 +89,9 @@ part_cases_valkey() {
 }
 
 part_clients() {
-    cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway \
+    # Fetched and built here, not in the time that a test has.
+    cargo build --quiet --manifest-path tests/clients/rust/Cargo.toml --target-dir tests/.cache/rust-client &&
+        cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway \
         cargo test --locked --test clients -- --test-threads 2
 }
 
@@ -145,6 +145,7 @@ install_all() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
+    command -v cc >/dev/null || packages+=(gcc libc6-dev)
     if [[ $wanted =~ program|conformance|cases|clients|demo ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)

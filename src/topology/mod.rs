@@ -238,11 +238,11 @@ impl Thread {
             let Some(settings) = self.settings.get(index) else { continue };
             let start = || (settings.clone(), self.resolver.clone(), answered.clone());
             if let Some(target) = pool.start(now) {
-                let last = pool.current().cloned();
+                let (last, lost) = (pool.current().cloned(), pool.lost(now));
                 let place = place_of(target, settings, last.as_deref());
                 let (settings, resolver, answered) = start();
                 tokio_uring::spawn(async move {
-                    let told = talk::ask_map(place, &settings, &resolver, last).await;
+                    let told = talk::ask_map(place, &settings, &resolver, last, &lost).await;
                     let _ = answered.send(Answer::Map(index, told)).await;
                 });
             }

@@ -109,6 +109,12 @@ impl Pool {
         self.current.as_ref()
     }
 
+    /// Addresses that reactors lost a while ago at most, the last one at the end.
+    pub(super) fn lost(&self, now: u64) -> Vec<SocketAddr> {
+        let counts = self.lost.iter().filter(|&&(_, until)| until > now);
+        counts.map(|&(address, _)| address).collect()
+    }
+
     /// What every reactor must have, for one that missed some of it.
     pub(super) fn standing(&self) -> impl Iterator<Item = Update> + '_ {
         let (map, learned) = (self.current.iter().cloned(), self.learned.iter().cloned());
