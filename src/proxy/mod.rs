@@ -35,10 +35,10 @@ mod fanout;
 mod fence;
 mod intake;
 mod introspect;
-mod keyspace;
 mod launch;
 pub mod local;
 mod mode;
+mod node_info;
 mod nodes;
 mod output;
 mod private;
@@ -163,6 +163,8 @@ pub struct Proxy {
     scripts: Scripts,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
+    /// What of them is this proxy's, of the counts that INFO must not be late with.
+    own_totals: [u64; 6],
     waits: Vec<Wait>,
     client_pool: Pool,
     backend_pool: Pool,
@@ -231,6 +233,7 @@ impl Proxy {
             learned: None,
             scripts: Scripts::default(),
             totals: Totals::default(),
+            own_totals: [0; 6],
             waits: Vec::new(),
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
@@ -439,6 +442,7 @@ impl Proxy {
 
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
+        self.own_totals = self.own_counts();
     }
 
     /// Takes no further client; those who are here are answered what they asked and closed.

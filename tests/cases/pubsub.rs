@@ -407,3 +407,40 @@ fn wrong_numbers_of_words_are_the_servers_errors() {
         ("PING", "PONG"),
     ]);
 }
+
+/// The node counts us once; the clients behind us are what is answered.
+#[test]
+fn a14_publish_answers_how_many_clients_are_given_the_message() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let mut clients: Vec<Client> = (0..3).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        client.run("SUBSCRIBE count:a");
+    }
+    clients[0].run("SSUBSCRIBE count:a");
+    clients[1].run("SSUBSCRIBE count:a");
+    // Also where it is another node that sends the pattern's messages.
+    clients[2].run("PSUBSCRIBE count:*");
+    let mut other = proxy.client_resp3();
+    check(
+        &mut other,
+        &[
+            ("PUBLISH count:a m", "4"),
+            ("SPUBLISH count:a m", "2"),
+            ("PUBLISH count:b m", "1"),
+            ("PUBLISH count:c m", "1"),
+            ("PUBLISH other m", "0"),
+            ("SPUBLISH other m", "0"),
+        ],
+    );
+    let direct = cluster.nodes[0].run("PUBLISH count:none m").text();
+    assert!(direct == "0" || direct == "1", "{direct}");
+    clients.truncate(1);
+    clients[0].run("UNSUBSCRIBE");
+    wait_until(seconds(5), "the others' end", || {
+        let left = other.run("PUBLISH count:a m").integer();
+        assert!(left >= 0);
+        left == 0
+    });
+    assert_eq!(other.run("SPUBLISH count:a m").text(), "1");
+}
