@@ -52,7 +52,7 @@ pub(super) fn answer(args: &Args, session: &Session, world: &World, out: &mut Ve
 pub fn needs_nodes(args: &Args) -> bool {
     args.iter().skip(1).any(|word| {
         let is = |name: &&str| word.eq_ignore_ascii_case(name.as_bytes());
-        EVERYTHING.iter().any(|name| is(name)) || node_info::SECTIONS.iter().any(|name| is(name))
+        EVERYTHING.iter().chain(&node_info::SECTIONS).any(is)
     })
 }
 
