@@ -171,11 +171,6 @@ pub fn timeout(out: &mut Vec<u8>) {
     fixed(out, "ERR no reply from server in time, the command may have run");
 }
 
-/// The request was not written in time.
-pub fn timeout_unsent(out: &mut Vec<u8>) {
-    fixed(out, "ERR no server could be reached in time, the command has not run");
-}
-
 /// What a node answered could not be read as one reply, or does not fit what was asked.
 pub fn bad_reply(out: &mut Vec<u8>) {
     fixed(out, "ERR unreadable reply from server, the command may have run");
