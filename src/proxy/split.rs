@@ -131,7 +131,8 @@ impl Split {
 
     /// Writes the whole reply, from those of the parts where they were kept. `pick` is any number.
     pub fn merge(&mut self, replies: &[&[u8]], pick: u64, out: &mut Vec<u8>) {
-        if !self.error.is_empty() && self.merge == (Merge::Info { lenient: true }) {
+        let does_alone = self.merge == Merge::Info { lenient: true };
+        if !self.error.is_empty() && does_alone {
             return write::verbatim(out, self.version, b"txt", &self.result);
         }
         let one_is_enough = self.merge == Merge::OneSucceeded && !self.result.is_empty();
@@ -162,7 +163,10 @@ impl Split {
         };
         if done.is_none() {
             out.truncate(before);
-            write::error(out, UNEXPECTED);
+            match does_alone {
+                true => write::verbatim(out, self.version, b"txt", &self.result),
+                false => write::error(out, UNEXPECTED),
+            }
         }
     }
 }
@@ -495,14 +499,22 @@ mod tests {
 
     #[test]
     fn info_of_all_sections_does_without_a_node_and_info_of_one_does_not() {
-        for (lenient, expected) in [(true, "$3\r\nown\r\n"), (false, "-LOADING x\r\n")] {
+        let unexpected = format!("-{UNEXPECTED}\r\n");
+        let odd = "$19\r\n# Keyspace\r\ndb0:k=x\r\n";
+        for (lenient, reply, expected) in [
+            (true, "-LOADING x\r\n", "$3\r\nown\r\n"),
+            (false, "-LOADING x\r\n", "-LOADING x\r\n"),
+            (true, odd, "$3\r\nown\r\n"),
+            (false, odd, &unexpected),
+        ] {
             let mut splits = Splits::default();
             let index = splits.open(0, Merge::Info { lenient }, Version::Resp2);
             let split = &mut splits[index];
             split.set_text(b"own".to_vec());
-            split.absorb(b"-LOADING x\r\n");
+            let kept = split.absorb(reply.as_bytes());
+            let replies = [reply.as_bytes()];
             let mut out = Vec::new();
-            split.merge(&[], 3, &mut out);
+            split.merge(if kept { &replies } else { &[] }, 3, &mut out);
             assert_eq!(String::from_utf8_lossy(&out), expected);
         }
     }
