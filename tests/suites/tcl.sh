@@ -44,7 +44,7 @@ main() {
     esac
     have_all && fetch || exit 1
     WORK=$(mktemp -d "${TMPDIR:-/tmp}/ringway-tcl-XXXXXX")
-    PIDS=()
+    PIDS=() RUNNING=""
     trap stop_all EXIT
     trap 'exit 1' INT TERM
     if [[ $# -gt 0 ]]; then
@@ -164,6 +164,8 @@ until_true() {
 
 stop_all() {
     local status=$? pid
+    # It ends what it has started.
+    [[ -z $RUNNING ]] || kill -TERM "$RUNNING" 2>/dev/null
     for pid in "${PIDS[@]}"; do kill -KILL "$pid" 2>/dev/null; done
     wait 2>/dev/null
     if [[ $status == 0 ]]; then rm -rf "$WORK"; else echo "logs: $WORK"; fi
@@ -173,9 +175,9 @@ stop_all() {
 
 # The suite as it is, in a copy of its own, because it writes into its folder.
 run_suite() {
-    local arguments=() mode=$1 kinds=tag tags unit
+    local arguments=() kinds=tag tags unit patience=900
+    [[ $1 == ci ]] && kinds='tag\|ci' patience=120
     shift
-    [[ $mode == ci ]] && kinds='tag\|ci'
     sed -n 's/^name \(.*\) :: .*/\1/p' "$SKIP" >"$WORK/skipped"
     [[ $NODES == 1 ]] || sed -n 's/^spread \(.*\) :: .*/\1/p' "$SKIP" >>"$WORK/skipped"
     tags=$(sed -n "s/^\($kinds\) \(.*\) :: .*/-\2/p" "$SKIP" | tr '\n' ' ')
@@ -185,11 +187,16 @@ run_suite() {
     (
         cd "$WORK/suite" || exit 1
         # --durable: a test that goes wrong is counted, and the others are run.
-        exec timeout --kill-after=10 1800 ./runtest --host 127.0.0.1 --port "$PROXY_PORT" \
+        exec timeout --kill-after=10 2400 ./runtest --host 127.0.0.1 --port "$PROXY_PORT" \
             --baseport $((PORT + 40)) --portcount 40 --cluster-mode --ignore-encoding --ignore-digest \
-            --durable --timeout 120 --tags "$tags" --skipfile "$WORK/skipped" "${arguments[@]}"
-    ) 2>&1 | sed 's/\x1b\[[0-9;]*m//g' >"$WORK/output"
-    [[ ${PIPESTATUS[0]} -le 1 ]] || echo "the suite ended with ${PIPESTATUS[0]}" >>"$WORK/output"
+            --durable --timeout $patience --tags "$tags" --skipfile "$WORK/skipped" "${arguments[@]}"
+    ) >"$WORK/colours" 2>&1 &
+    RUNNING=$!
+    wait $RUNNING
+    local status=$?
+    RUNNING=""
+    sed 's/\x1b\[[0-9;]*m//g' "$WORK/colours" >"$WORK/output"
+    [[ $status -le 1 ]] || echo "the suite ended with $status" >>"$WORK/output"
     return 0
 }
 
