@@ -347,7 +347,7 @@ fn message_is_never_put_into_a_reply() {
 fn f5_subscriber_that_does_not_read_is_closed_alone() {
     let cluster = Cluster::three(flavour());
     let proxy = Proxy::start_with(&cluster, &with(&[("pubsub-output-limit", "16mb")]));
-    let (mut reads, mut sleeps) = (proxy.client(), proxy.client());
+    let (mut reads, mut sleeps, mut receivers) = (proxy.client(), proxy.client(), 2);
     reads.run("SUBSCRIBE f5");
     sleeps.run("SUBSCRIBE f5");
     let before = proxy.process.resident_kib();
@@ -356,8 +356,9 @@ fn f5_subscriber_that_does_not_read_is_closed_alone() {
     let mut publisher = proxy.client();
     let mut others = proxy.client();
     for n in 0..3_000 {
-        let count = publisher.call(&["PUBLISH", "f5", &payload]).text();
-        assert_eq!(count, "1");
+        let count = publisher.call(&["PUBLISH", "f5", &payload]).integer();
+        assert!((1..=receivers).contains(&count), "{count} receivers, {receivers} before");
+        receivers = count;
         let words = reads.read().items();
         assert_eq!(words[2].bytes().len(), payload.len(), "message {n}");
         if n % 100 == 0 {
@@ -367,6 +368,7 @@ fn f5_subscriber_that_does_not_read_is_closed_alone() {
             assert!(start.elapsed() < seconds(1));
         }
     }
+    assert_eq!(receivers, 1, "the one who reads is left");
     let limit = 16 << 10;
     println!("memory {before} before, {highest} at most");
     assert!(highest < before + 4 * limit, "{highest} KiB, {before} before");
