@@ -88,7 +88,7 @@ part_cases() { cargo test --locked --test cases -- --test-threads 2; }
 # What hangs on how nodes behave, and not on us alone.
 part_cases_valkey() {
     RINGWAY_CASES_FLAVOUR=valkey cargo test --locked --test cases -- --test-threads 2 \
-        faults:: moves:: splitting:: fence:: login::
+        faults:: moves:: splitting:: fence:: login:: nodes::
 }
 
 part_clients() {
