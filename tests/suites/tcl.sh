@@ -145,8 +145,10 @@ is_whole() {
 
 start_proxy() {
     take_port
+    local unset=() name
+    for name in $(compgen -e RINGWAY_); do unset+=(-u "$name"); done
     # allow_config: the suite sets up the server with CONFIG SET.
-    "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors 1 \
+    env "${unset[@]}" "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors 1 \
         --announce-version "$VERSION" --allow-config >"$WORK/proxy.log" 2>&1 &
     PROXY_PORT=$PORT PROXY=$! PIDS+=($!)
     until_true 10 "the proxy does not answer" ask dbsize
@@ -217,7 +219,7 @@ judge() {
         bad=1
     fi
     if [[ $passed -lt $wanted || $passed == 0 ]]; then
-        echo "error: only $passed tests passed; it were $wanted"
+        echo "error: only $passed tests passed; at least $((wanted > 0 ? wanted : 1)) should"
         bad=1
     fi
     if [[ $mode == long && $3 == 0 ]]; then
