@@ -387,7 +387,7 @@ impl Worker {
             Action::Close { socket, .. } => self.ring.close(id_of(socket)),
             Action::Connect { backend, address } => self.connect(pool, backend, address),
             Action::Report(report) => {
-                let _ = self.reports.send(to_topology(pool as u16, report));
+                let _ = self.reports.send(to_topology(pool as u16, self.index, report));
             }
             Action::Note(note) => self.tell(pool, &note),
         }
@@ -422,7 +422,8 @@ impl Worker {
             Update::Learned { pool, learned } => {
                 self.with(pool, |proxy| proxy.handle_learned(learned));
             }
-            Update::Script { pool, body } => self.with(pool, |proxy| match &body {
+            Update::Script { from, .. } if from == self.index => (),
+            Update::Script { pool, body, .. } => self.with(pool, |proxy| match &body {
                 Some(body) => proxy.handle_script(body),
                 None => proxy.handle_scripts_flushed(),
             }),
@@ -529,7 +530,7 @@ fn id_of(socket: Socket) -> SocketId {
     SocketId { index: socket.index, generation: socket.generation }
 }
 
-fn to_topology(pool: u16, report: proxy::Report) -> Report {
+fn to_topology(pool: u16, reactor: u16, report: proxy::Report) -> Report {
     match report {
         proxy::Report::Moved { slot, endpoint, from, known } => {
             let endpoint: Endpoint = endpoint;
@@ -537,8 +538,8 @@ fn to_topology(pool: u16, report: proxy::Report) -> Report {
         }
         proxy::Report::NodeLost { address } => Report::NodeLost { pool, address },
         proxy::Report::WantRefresh => Report::WantRefresh { pool, avoid: None },
-        proxy::Report::ScriptLoaded { body } => Report::ScriptLoaded { pool, body },
-        proxy::Report::ScriptsFlushed => Report::ScriptsFlushed { pool },
+        proxy::Report::ScriptLoaded { body } => Report::ScriptLoaded { pool, from: reactor, body },
+        proxy::Report::ScriptsFlushed => Report::ScriptsFlushed { pool, from: reactor },
     }
 }
 

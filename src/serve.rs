@@ -250,6 +250,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         split_reads: pool.split_reads,
         split_writes: pool.split_writes,
         allow_keys: pool.allow_keys,
+        allow_config: pool.allow_config,
         allow_flush: pool.allow_flush,
         keys_max_bytes: pool.keys_max_bytes as usize,
         fence_lanes: usize::from(pool.fence_lanes),

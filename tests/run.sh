@@ -8,7 +8,7 @@
 #   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients simulation demo
+#   format lint unit program conformance cases cases-valkey clients tcl simulation demo
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
@@ -16,7 +16,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients simulation demo"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl simulation demo"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -63,6 +63,7 @@ limit_of() {
     conformance) echo 600 ;;
     cases | cases-valkey) echo 600 ;;
     clients) echo 900 ;;
+    tcl) echo 600 ;;
     simulation) echo 900 ;;
     demo) echo 600 ;;
     esac
@@ -85,7 +86,7 @@ part_cases() { cargo test --locked --test cases -- --test-threads 2; }
 # What hangs on how nodes behave, and not on us alone.
 part_cases_valkey() {
     RINGWAY_CASES_FLAVOUR=valkey cargo test --locked --test cases -- --test-threads 2 \
-        faults:: moves:: splitting:: fence:: login::
+        faults:: moves:: splitting:: fence:: login:: nodes::
 }
 
 part_clients() {
@@ -93,6 +94,17 @@ part_clients() {
     cargo build --quiet --manifest-path tests/clients/rust/Cargo.toml --target-dir tests/.cache/rust-client &&
         cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway \
         cargo test --locked --test clients -- --test-threads 2
+}
+
+# The server's own suite through the proxy; in a long run all of it, also before a single node.
+part_tcl() {
+    cargo build --locked --release || return 1
+    export RINGWAY_BINARY=$PWD/target/release/ringway
+    if [[ -z ${RINGWAY_LONG-} ]]; then
+        tests/suites/tcl.sh ci
+    else
+        tests/suites/tcl.sh long && RINGWAY_TCL_NODES=1 tests/suites/tcl.sh long
+    fi
 }
 
 part_simulation() {
@@ -146,11 +158,15 @@ install_all() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    if [[ $wanted =~ program|conformance|cases|clients|demo ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|demo ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)
         python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+    fi
+    if [[ $wanted == *tcl* ]]; then
+        command -v tclsh >/dev/null || packages+=(tcl)
+        command -v curl >/dev/null || packages+=(curl ca-certificates)
     fi
     if [[ $wanted == *clients* ]]; then
         php -r 'exit(extension_loaded("redis") ? 0 : 1);' 2>/dev/null || packages+=(php-cli php-redis)

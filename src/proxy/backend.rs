@@ -93,7 +93,7 @@ pub struct Backend {
     pub owner: (u32, u32),
     /// Private: what is in flight may take as long as it likes.
     pub blocking: bool,
-    /// Private: not to be lent again.
+    /// Private: not to be lent again. Fenced: not to be lent to another client.
     pub spoilt: bool,
     /// The node ended it, and everything that it had said before has been read.
     pub ended_well: bool,
@@ -303,6 +303,7 @@ impl Backend {
         self.handshake_left = 0;
         self.handshake_sending = false;
         self.skipping = false;
+        self.spoilt = false;
         self.answered = self.written;
         self.handed = self.written;
     }

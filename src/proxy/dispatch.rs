@@ -5,7 +5,6 @@
 
 use super::local::{self, Answer, World, errors};
 use super::request::{Marks, NewRequest};
-use super::split::Merge;
 use super::types::{NO_SLOT, NONE};
 use super::{Action, Note, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
@@ -124,9 +123,8 @@ impl Proxy {
             Class::AllPrimaries => self.run_all_primaries(asked, &args),
             Class::EveryNode => self.run_every_node(asked, &args),
             Class::AnyNode => self.run_any_node(asked, &args),
-            Class::Local if is_info_keyspace(command, &args) => {
-                self.ask_primaries(asked, &args, Merge::Keyspace, &[])
-            }
+            Class::Local if local::info_needs_nodes(command, &args) => self.run_info(asked, &args),
+            Class::Local if self.is_config_of_nodes(command) => self.run_config(asked, &args),
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
             Class::PubSub => self.run_pubsub(asked, &args),
             Class::Walk => self.run_walk(asked, &args),
@@ -276,6 +274,9 @@ impl Proxy {
         args: &Args,
         out: &mut Vec<u8>,
     ) -> Outcome {
+        if command.name == "INFO" {
+            self.freshen_totals();
+        }
         let random = self.random();
         let session = &mut self.clients[c].session;
         let before = session.version;
@@ -300,7 +301,7 @@ impl Proxy {
             }
             Answer::Close => return Outcome::Close,
             Answer::AnyNode => return Outcome::AnyNode,
-            Answer::ListClients(filter) => self.list_clients(c, &filter, out),
+            Answer::ListClients(filter) => self.list_clients(c, &filter, args.bytes.len(), out),
             Answer::KillClients(filter) => {
                 if self.kill_clients(c, &filter, out) {
                     return Outcome::Close;
@@ -460,12 +461,6 @@ impl Proxy {
         client.push(request, &mut self.requests);
         self.complete(request, reply);
     }
-}
-
-/// INFO keyspace, alone: the one section that only the nodes know.
-fn is_info_keyspace(command: &Command, args: &Args) -> bool {
-    let section = args.get(1).unwrap_or_default();
-    command.name == "INFO" && args.len() == 2 && section.eq_ignore_ascii_case(b"keyspace")
 }
 
 #[inline]

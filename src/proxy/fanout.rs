@@ -5,15 +5,15 @@
 use super::Proxy;
 use super::dispatch::{Asked, Ran, Source};
 use super::launch::Bytes;
-use super::local::errors;
+use super::local::{errors, info};
 use super::request::{Marks, State};
 use super::split::{Cut, Merge};
 use super::types::{NO_SLOT, NONE};
 use super::walk::wanted::slot_of_pattern;
 use crate::cluster::{SLOTS, UNOWNED, slot_of};
-use crate::command::{self, Args, Class, SplitShape};
-use crate::resp::Version;
+use crate::command::{self, Args, Class, Command, SplitShape};
 use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
+use crate::resp::{Version, write};
 
 impl Proxy {
     /// Sends a request of classes C, D, E as one part for each slot.
@@ -246,7 +246,13 @@ impl Proxy {
             self.launch_single(asked, slot, Source::Borrowed(args.bytes));
             return Ran::Yes;
         }
-        self.ask_primaries(asked, args, Merge::of_policy(asked.command.policy), &[])
+        let mut adjust = Vec::new();
+        if asked.command.name == "SCRIPT|EXISTS" {
+            // What we keep can be called once any node has taken it: the others are given it.
+            let kept = |name: &[u8]| i64::from(self.scripts.can_give(name).is_some());
+            adjust.extend(args.iter().skip(2).map(kept));
+        }
+        self.ask_primaries(asked, args, Merge::of_policy(asked.command.policy), &adjust)
     }
 
     /// Sends a request to each primary. `adjust`: what is added to their counts.
@@ -273,6 +279,38 @@ impl Proxy {
         Ran::Yes
     }
 
+    /// INFO with sections that only the nodes know.
+    pub(super) fn run_info(&mut self, asked: Asked, args: &Args) -> Ran {
+        if self.waits_for_elders(asked.client) {
+            return Ran::HoldBack;
+        }
+        self.freshen_totals();
+        let text = info::own_text(args, &self.world(0));
+        let lenient = info::asks_for_everything(args);
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() && !lenient {
+            return self.no_map(asked);
+        }
+        if slots.is_empty() {
+            let version = client_version(asked.marks);
+            let mut out = Vec::new();
+            write::verbatim(&mut out, version, b"txt", &text);
+            self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
+            return Ran::Yes;
+        }
+        // Older nodes know one word only.
+        let section = if args.len() == 2 { args.get(1).unwrap_or_default() } else { b"all" };
+        let mut question = Vec::new();
+        encode_request([b"INFO".as_slice(), section].into_iter(), &mut question);
+        let s = self.open_parent(asked, Merge::Info { lenient });
+        self.splits[s].set_text(text);
+        for slot in slots {
+            self.open_part(asked, s, slot);
+        }
+        self.launch_all(s, &question);
+        Ran::Yes
+    }
+
     /// Class H: primaries and replicas. A replica that cannot be reached is no error.
     pub(super) fn run_every_node(&mut self, asked: Asked, args: &Args) -> Ran {
         if self.waits_for_elders(asked.client) {
@@ -295,6 +333,20 @@ impl Proxy {
         }
         self.launch_all(s, args.bytes);
         Ran::Yes
+    }
+
+    /// Is this a CONFIG that goes to the nodes?
+    pub(super) fn is_config_of_nodes(&self, command: &Command) -> bool {
+        let shared = ["CONFIG|GET", "CONFIG|SET", "CONFIG|RESETSTAT", "CONFIG|REWRITE"];
+        self.settings.allow_config && shared.contains(&command.name)
+    }
+
+    /// CONFIG of the nodes: all are changed alike, so one can say what holds.
+    pub(super) fn run_config(&mut self, asked: Asked, args: &Args) -> Ran {
+        match asked.command.name {
+            "CONFIG|GET" => self.run_any_node(asked, args),
+            _ => self.run_every_node(asked, args),
+        }
     }
 
     /// Class J: one primary, not always the same.

@@ -5,6 +5,10 @@
 //! foresee: one frame, then the number, or the backend is closed and the client gets an error. No
 //! other client's request is ever in that FIFO (DESIGN 4, hostile neighbours).
 //!
+//! A node that is busy with a script refuses the ECHO too. What came before is then still the
+//! request's own reply, as nothing had been out of step until then; but the backend is not trusted
+//! with another client after it.
+//!
 //! Not here: which requests these are (`command::may_compose_reply`).
 
 use super::Proxy;
@@ -99,7 +103,8 @@ impl Proxy {
         }
         let mut failing = !fences.is_empty();
         for &b in &fences {
-            if self.backends[b as usize].is_fence_busy() {
+            let backend = &self.backends[b as usize];
+            if backend.is_fence_busy() || backend.spoilt {
                 failing = false;
                 continue;
             }
@@ -157,7 +162,8 @@ impl Proxy {
             return;
         }
         let expected = self.requests.take_own(r);
-        if !expected.is_empty() && (open == NONE || self.requests.reply(r) != expected) {
+        let busy = self.requests.reply(r).starts_with(b"-BUSY ");
+        if !expected.is_empty() && (open == NONE || !(busy || self.requests.reply(r) == expected)) {
             return self.breach(b);
         }
         if expected.is_empty() && self.requests.reply(r).first() == Some(&b'-') {
@@ -172,8 +178,13 @@ impl Proxy {
             return;
         }
         backend.fence_open = NONE;
+        backend.spoilt = busy;
         let node = backend.node;
         self.release_fenced(b, open);
+        let backend = &self.backends[b as usize];
+        if backend.spoilt && !backend.is_fence_busy() {
+            return self.lose_backend(b, Why::Retired);
+        }
         self.serve_fence_queue(node);
     }
 

@@ -35,11 +35,11 @@ mod fanout;
 mod fence;
 mod intake;
 mod introspect;
-mod keyspace;
 mod launch;
 pub mod local;
 mod memory;
 mod mode;
+mod node_info;
 mod nodes;
 mod output;
 mod private;
@@ -191,6 +191,8 @@ pub struct Proxy {
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Waits,
+    /// What of them is this proxy's, of the counts that INFO must not be late with.
+    own_totals: [u64; 6],
     client_pool: Pool,
     backend_pool: Pool,
     /// Boxed because idle clients hold a pointer, not the struct.
@@ -260,6 +262,7 @@ impl Proxy {
             scripts: Scripts::default(),
             totals: Totals::default(),
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
+            own_totals: [0; 6],
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
@@ -472,6 +475,7 @@ impl Proxy {
 
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
+        self.own_totals = self.own_counts();
     }
 
     /// Takes no further client; those who are here are answered what they asked and closed.

@@ -56,6 +56,10 @@ impl Scripts {
         Some(body)
     }
 
+    pub fn len(&self) -> usize {
+        self.bodies.len()
+    }
+
     /// `name`: 40 hex digits in any case.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
         let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 40)?;
@@ -64,6 +68,12 @@ impl Scripts {
             *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
         }
         self.bodies.get(&digest)
+    }
+
+    /// The body, if a node that has not got it may be given it.
+    pub fn can_give(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
+        let says_it = |body: &[u8]| body.windows(8).any(|word| word == b"NOSCRIPT");
+        self.find(name).filter(|body| !says_it(body))
     }
 
     pub fn clear(&mut self) {
@@ -120,9 +130,7 @@ impl Proxy {
     pub(super) fn script_of(&self, bytes: &[u8]) -> Option<Arc<[u8]>> {
         let mut spans = Vec::new();
         RequestParser::default().parse(bytes, &RequestLimits::default(), &mut spans).ok()?;
-        let body = self.scripts.find(Args { bytes, spans: &spans }.get(1)?)?;
-        let says_it = body.windows(8).any(|word| word == b"NOSCRIPT");
-        (!says_it).then(|| Arc::clone(body))
+        self.scripts.can_give(Args { bytes, spans: &spans }.get(1)?).cloned()
     }
 }
 

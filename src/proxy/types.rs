@@ -138,6 +138,8 @@ pub struct Settings {
     pub split_reads: bool,
     pub split_writes: bool,
     pub allow_keys: bool,
+    /// CONFIG is for the nodes, not for us.
+    pub allow_config: bool,
     pub allow_flush: bool,
     /// Bytes of all parts of one KEYS answer.
     pub keys_max_bytes: usize,
@@ -171,6 +173,7 @@ impl Default for Settings {
             split_reads: true,
             split_writes: true,
             allow_keys: true,
+            allow_config: false,
             allow_flush: true,
             keys_max_bytes: 64 << 20,
             fence_lanes: 2,

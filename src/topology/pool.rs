@@ -168,10 +168,12 @@ impl Pool {
                 }
                 self.schedule.want(now);
             }
-            Report::ScriptLoaded { pool, body } => {
-                out.push(Update::Script { pool, body: Some(body) });
+            Report::ScriptLoaded { pool, from, body } => {
+                out.push(Update::Script { pool, from, body: Some(body) });
             }
-            Report::ScriptsFlushed { pool } => out.push(Update::Script { pool, body: None }),
+            Report::ScriptsFlushed { pool, from } => {
+                out.push(Update::Script { pool, from, body: None });
+            }
             Report::ReactorStopped { .. } | Report::Stop => {}
         }
     }

@@ -16,6 +16,7 @@ mod load;
 mod login;
 mod memory;
 mod moves;
+mod nodes;
 mod program;
 mod protocol;
 mod pubsub;

@@ -10,9 +10,9 @@ mod cluster;
 mod config;
 pub mod errors;
 mod genpass;
-mod glob;
+pub mod glob;
 mod help;
-mod info;
+pub mod info;
 mod login;
 mod own_logs;
 #[cfg(test)]
@@ -100,6 +100,8 @@ pub struct Totals {
     pub memory_peak: u64,
     pub memory_rss: u64,
     pub memory_system: u64,
+    /// Bodies of scripts that are kept.
+    pub scripts: u64,
     /// CPU time in µs.
     pub cpu_system_us: u64,
     pub cpu_user_us: u64,
@@ -128,6 +130,11 @@ pub struct Totals {
     pub latency_p50_us: u64,
     pub latency_p99_us: u64,
     pub latency_p999_us: u64,
+}
+
+/// Whether this is an INFO with sections that only the nodes know.
+pub fn info_needs_nodes(command: &Command, args: &Args) -> bool {
+    command.name == "INFO" && info::needs_nodes(args)
 }
 
 /// What an answer may depend on besides the request and its client.
