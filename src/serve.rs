@@ -13,10 +13,11 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process, Secret};
+use crate::limits::PEER_MESSAGES_MAX;
 use crate::log::Log;
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
-use crate::reactor::{self, Reactor};
+use crate::reactor::{self, Channels, Message, Peer, Reactor};
 use crate::ring::{ConnectOptions, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
 
@@ -61,6 +62,7 @@ impl Threads {
             process: Counters::default(),
         };
         threads.publish_process();
+        let mut peers = Vec::new();
         for (index, cpu) in cpus.iter().enumerate() {
             let (updates, received) = bounded(UPDATES_MAX);
             let settings = reactor::Settings {
@@ -74,11 +76,14 @@ impl Threads {
                 reactors: cpus.len() as u16,
                 log: log.for_part(format!("reactor-{index}")),
             };
-            let Reactor { thread, waker } =
-                reactor::start(settings, received, reports.clone(), board.clone())?;
+            let (messages, inbox) = bounded(PEER_MESSAGES_MAX);
+            let channels = Channels { updates: received, reports: reports.clone(), inbox };
+            let Reactor { thread, waker } = reactor::start(settings, channels, board.clone())?;
             threads.reactors.push(thread);
+            peers.push(Peer { messages, waker: waker.clone() });
             threads.updates.push((updates, waker));
         }
+        introduce(peers);
         threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
         Ok(threads)
     }
@@ -140,6 +145,16 @@ impl Threads {
             self.reactors.drain(..).all(|thread| !thread.is_finished() || thread.join().is_ok());
         let _ = self.reports.send(Report::Stop);
         Some(well && !lost_topology)
+    }
+}
+
+/// Tells each reactor of all.
+fn introduce(peers: Vec<Peer>) {
+    let all: Arc<[Peer]> = peers.into();
+    for peer in all.iter() {
+        // There is room: nobody else knows the way yet.
+        let _ = peer.messages.try_send(Message::Peers(all.clone()));
+        peer.waker.wake();
     }
 }
 

@@ -4,14 +4,12 @@
 
 use super::Proxy;
 use super::client::{Client, Phase};
-use super::local::{
-    ClientFacts, ClientFilter, World, client_line, write_client_list, write_killed,
-};
+use super::local::{ClientFacts, ClientFilter, World, client_line};
 use super::pubsub::Kind;
 
 impl Proxy {
     /// CLIENT LIST and INFO: one line for each client that the filter matches.
-    pub(super) fn list_clients(&mut self, c: u32, filter: &ClientFilter, out: &mut Vec<u8>) {
+    pub(super) fn client_lines(&self, filter: &ClientFilter) -> Vec<u8> {
         let mut lines = Vec::new();
         let world = self.world(0);
         for index in self.clients.indexes() {
@@ -20,29 +18,24 @@ impl Proxy {
                 client_line(&client.session, &facts(index, client), &world, &mut lines);
             }
         }
-        write_client_list(out, self.clients[c].session.version, &lines);
+        lines
     }
 
-    /// CLIENT KILL. `true`: the asking client itself is to be closed after its reply.
-    pub(super) fn kill_clients(
-        &mut self,
-        c: u32,
-        filter: &ClientFilter,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    /// CLIENT KILL: how many; whether `c`, the asking client, is itself to be closed after its
+    /// reply.
+    pub(super) fn kill_clients(&mut self, c: u32, filter: &ClientFilter) -> (u64, bool) {
         let is_meant = |index: &u32| {
             let client = &self.clients[*index];
             matches!(client.phase, Phase::Open | Phase::Last)
                 && filter.matches(&client.session, self.now.ms)
         };
         let meant: Vec<u32> = self.clients.indexes().filter(is_meant).collect();
-        write_killed(out, filter, meant.len() as u64);
         for &index in &meant {
             if index != c {
                 self.close_client(index);
             }
         }
-        meant.contains(&c)
+        (meant.len() as u64, meant.contains(&c))
     }
 
     /// What local answers may depend on.

@@ -372,6 +372,10 @@ impl Proxy {
                 self.forget_join(r);
                 self.requests.close(r);
             }
+            State::Inquiring => {
+                self.forget_inquiry(r);
+                self.requests.close(r);
+            }
             State::Held | State::Done => self.requests.close(r),
             State::Free => (),
         }

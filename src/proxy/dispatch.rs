@@ -3,7 +3,7 @@
 //! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
 //! its backend (`launch`), requests of several parts (`fanout`).
 
-use super::local::{self, Answer, World, errors};
+use super::local::{self, Answer, errors, write_client_list, write_killed};
 use super::request::{Marks, NewRequest};
 use super::split::Merge;
 use super::types::{NO_SLOT, NONE};
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
 }
 
 /// A request as the class handlers see it.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Debug)]
 pub(super) struct Asked {
     pub client: u32,
     pub command: &'static Command,
@@ -126,6 +126,9 @@ impl Proxy {
             Class::AnyNode => self.run_any_node(asked, &args),
             Class::Local if is_info_keyspace(command, &args) => {
                 self.ask_primaries(asked, &args, Merge::Keyspace, &[])
+            }
+            Class::Local | Class::PubSub if self.asks_peers(command) => {
+                self.run_together(asked, &args)
             }
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
             Class::PubSub => self.run_pubsub(asked, &args),
@@ -276,19 +279,9 @@ impl Proxy {
         args: &Args,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let random = self.random();
-        let session = &mut self.clients[c].session;
-        let before = session.version;
-        let world = World {
-            identity: &self.identity,
-            topology: self.topology.as_deref(),
-            totals: &self.totals,
-            now_ms: self.now.ms,
-            unix_us: self.now.unix_us,
-            random,
-        };
-        let answer = local::answer(command, args, session, &world, out);
-        if session.version != before && self.clients[c].head != NONE {
+        let before = self.clients[c].session.version;
+        let answer = self.local_answer(c, command, args, out);
+        if self.clients[c].session.version != before && self.clients[c].head != NONE {
             // Elders travel on the other version's backends: later requests must look at them.
             self.clients[c].map_version = self.map.version().wrapping_sub(1);
         }
@@ -300,9 +293,14 @@ impl Proxy {
             }
             Answer::Close => return Outcome::Close,
             Answer::AnyNode => return Outcome::AnyNode,
-            Answer::ListClients(filter) => self.list_clients(c, &filter, out),
+            Answer::ListClients(filter) => {
+                let version = self.clients[c].session.version;
+                write_client_list(out, version, &self.client_lines(&filter));
+            }
             Answer::KillClients(filter) => {
-                if self.kill_clients(c, &filter, out) {
+                let (killed, own) = self.kill_clients(c, &filter);
+                write_killed(out, &filter, killed);
+                if own {
                     return Outcome::Close;
                 }
             }

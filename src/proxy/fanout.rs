@@ -275,6 +275,29 @@ impl Proxy {
         Ran::Yes
     }
 
+    /// As `ask_primaries`, for a request that has its place in its client's order already.
+    pub(super) fn ask_primaries_for(
+        &mut self,
+        r: u32,
+        (asked, bytes): (Asked, &[u8]),
+        merge: Merge,
+        adjust: &[i64],
+    ) {
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() {
+            self.actions.push(super::Action::Report(super::Report::WantRefresh));
+            return self.fail(r, errors::no_map);
+        }
+        self.tally.splits += 1;
+        self.clients[asked.client].map_version = self.map.version();
+        let s = self.make_parent(r, merge, client_version(asked.marks));
+        self.splits[s].adjust.extend_from_slice(adjust);
+        for slot in slots {
+            self.open_part(asked, s, slot);
+        }
+        self.launch_all(s, bytes);
+    }
+
     /// Class H: primaries and replicas. A replica that cannot be reached is no error.
     pub(super) fn run_every_node(&mut self, asked: Asked, args: &Args) -> Ran {
         if self.waits_for_elders(asked.client) {

@@ -214,7 +214,7 @@ impl Proxy {
     fn stands_in_the_way(&self, elder: u32, r: u32, b: u32) -> bool {
         let (old, new) = (&self.requests[elder], &self.requests[r]);
         match old.state {
-            State::Done | State::Free | State::Subscribing => false,
+            State::Done | State::Free | State::Subscribing | State::Inquiring => false,
             State::Parent => {
                 let parts = &self.splits[old.split].parts;
                 parts.iter().any(|&part| self.stands_in_the_way(part, r, b))

@@ -20,7 +20,8 @@
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients),
-//! `subscribe` and `subscriber` (messages: the clients' side and the nodes').
+//! `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` (what all
+//! reactors answer together).
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -41,6 +42,7 @@ pub mod local;
 mod mode;
 mod nodes;
 mod output;
+pub mod peers;
 mod private;
 mod pubsub;
 mod recover;
@@ -53,6 +55,8 @@ pub mod session;
 mod split;
 mod subscribe;
 mod subscriber;
+#[cfg(test)]
+mod tests_peers;
 mod transaction;
 pub mod types;
 mod walk;
@@ -72,6 +76,7 @@ use client::{Clients, Partial, Phase};
 use local::{Identity, Totals};
 use nodes::Nodes;
 use output::Pool;
+use peers::Inquiries;
 use pubsub::Topics;
 use recover::News;
 use request::Requests;
@@ -161,6 +166,7 @@ pub struct Proxy {
     topology: Option<Arc<Topology>>,
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
+    inquiries: Inquiries,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Vec<Wait>,
@@ -230,6 +236,7 @@ impl Proxy {
             topology: None,
             learned: None,
             scripts: Scripts::default(),
+            inquiries: Inquiries::default(),
             totals: Totals::default(),
             waits: Vec::new(),
             client_pool: Pool::new(1024, 64 * 1024, 4096),
@@ -458,6 +465,7 @@ impl Proxy {
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
             self.check_topics();
+            self.check_inquiries();
         }
         self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {

@@ -125,7 +125,12 @@ impl Proxy {
         if AT_ONCE.contains(&command.name) {
             return None;
         }
-        let ran = match place_of(command, args) {
+        // Who answers with others does so in its own time.
+        let place = match self.asks_peers(command) && command.name != "INFO" {
+            true => Place::Nowhere,
+            false => place_of(command, args),
+        };
+        let ran = match place {
             Place::Nowhere => self.fail_queued(c, errors::not_in_multi),
             Place::Refused => self.fail_queued(c, |out| errors::refused(out, command.name)),
             Place::Here => {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use std::sync::Arc;
 
+use super::peers::Query;
 use crate::cluster::{AddressMap, Endpoint};
 
 /// No index: the end of a list, an absent owner.
@@ -55,6 +56,8 @@ pub enum Action {
     StartReading { socket: Socket },
     /// Tell the topology thread.
     Report(Report),
+    /// Ask all other reactors for their parts of an answer; each answers by `handle_told`.
+    Ask { ticket: u64, query: Arc<Query> },
     /// Tell people. Rare, and nothing depends on it.
     Note(Note),
 }

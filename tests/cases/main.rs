@@ -25,5 +25,6 @@ mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 mod transactions;
 mod walk;

@@ -390,6 +390,8 @@ impl World {
                 self.resume(socket);
             }
             Action::Note(_) => (),
+            // One reactor has nobody to ask.
+            Action::Ask { .. } => unreachable!("there are no peers"),
             Action::Report(report) => {
                 self.note(6 << 40, || format!("report {report:?}"));
                 self.hear_report(report);

@@ -176,6 +176,11 @@ pub fn timeout_unsent(out: &mut Vec<u8>) {
     fixed(out, "ERR no server could be reached in time, the command has not run");
 }
 
+/// Another reactor has not said its part in `limits::PEERS_MS_MAX`.
+pub fn peers_late(out: &mut Vec<u8>) {
+    fixed(out, "ERR a part of the proxy did not answer in time, the command may have run in part");
+}
+
 /// What a node answered could not be read as one reply, or does not fit what was asked.
 pub fn bad_reply(out: &mut Vec<u8>) {
     fixed(out, "ERR unreadable reply from server, the command may have run");
