@@ -299,6 +299,7 @@ impl Identities {
             run_id: self.run_id,
             users: default.chain(named).collect(),
             ignore_select: pool.ignore_select,
+            admin_user: pool.admin_user.as_deref().map(Into::into),
             maxclients: process.maxclients,
             listen_port: pool.listen.first().map_or(0, SocketAddr::port),
             announce: None,

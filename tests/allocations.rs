@@ -61,6 +61,7 @@ impl Rig {
             run_id: [b'a'; 40],
             users: Vec::new(),
             ignore_select: false,
+            admin_user: None,
             maxclients: 10,
             listen_port: 1,
             announce: None,

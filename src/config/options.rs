@@ -206,6 +206,9 @@ options! {
              line can be read by everyone on the host.";
         Login password_file (password_file): Option<PathBuf> = None, Range::Any,
             "A file whose first line is `password`.";
+        Login admin_user (admin_user): Option<String> = None, Range::Text(128),
+            "The user who may send any command to single nodes (PROXY NODE) and watch all clients \
+             (MONITOR); `default` is whoever needs no other login. Without it nobody may.";
         Login node_user (node_user): Option<String> = None, Range::Text(128),
             "The user as whom we log in to the nodes; without it, only the password is sent.";
         Login node_password (node_password): Option<Secret> = None, Range::Any,

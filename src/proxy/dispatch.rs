@@ -158,6 +158,9 @@ impl Proxy {
             return Ran::Yes;
         }
         self.tally.commands += 1;
+        if name.eq_ignore_ascii_case(b"PROXY") {
+            return self.run_own(c, &args);
+        }
         if let LookupError::UnknownCommand = error
             && self.clients[c].session.authenticated
             && let Some(learned) = self.learned.clone()
@@ -403,7 +406,7 @@ impl Proxy {
         slots.into_iter().find(|&slot| self.map.get(slot) != UNOWNED).unwrap_or(0)
     }
 
-    fn marks_of(&self, c: u32, command: &Command) -> Marks {
+    pub(super) fn marks_of(&self, c: u32, command: &Command) -> Marks {
         let mut marks = fast_marks(command, self.clients[c].session.version);
         if command::retry_safe(command) {
             marks.set(Marks::RETRY_SAFE);

@@ -21,7 +21,7 @@
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients),
 //! `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` (what all
-//! reactors answer together).
+//! reactors answer together), `own` (PROXY).
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -42,6 +42,7 @@ pub mod local;
 mod mode;
 mod nodes;
 mod output;
+mod own;
 pub mod peers;
 mod private;
 mod pubsub;

@@ -30,7 +30,7 @@ impl Proxy {
         let marks = self.requests[r].marks;
         let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
         let c = self.requests[r].client;
-        if self.holds_guard(c) {
+        if self.holds_guard(c) && !self.is_at_node(r) {
             return self.launch_watching(r, node, version, bytes);
         }
         // The one that all share tells whether the node can be reached, and from when on.
@@ -40,7 +40,9 @@ impl Proxy {
             Usable::From(until_ms) => return self.wait(r, bytes, until_ms, true),
             Usable::Failing => return self.give_up(r),
         }
-        if self.is_blocked(c) {
+        if self.is_at_node(r) {
+            self.launch_at_node(r, node, version, bytes);
+        } else if self.is_blocked(c) {
             self.launch_blocking(r, node, version, bytes);
         } else {
             self.launch_watching(r, node, version, bytes);

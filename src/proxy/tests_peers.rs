@@ -14,6 +14,7 @@ fn identity() -> Identity {
         run_id: [b'0'; 40],
         users: Vec::new(),
         ignore_select: false,
+        admin_user: None,
         maxclients: 100,
         listen_port: 1,
         announce: None,

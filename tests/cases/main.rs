@@ -15,6 +15,7 @@ mod flow;
 mod load;
 mod login;
 mod moves;
+mod own;
 mod program;
 mod protocol;
 mod pubsub;

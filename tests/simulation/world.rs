@@ -459,6 +459,7 @@ pub fn identity() -> Identity {
         run_id: [b'a'; 40],
         users: Vec::new(),
         ignore_select: false,
+        admin_user: None,
         maxclients: 10_000,
         listen_port: 6379,
         announce: None,

@@ -100,6 +100,12 @@ pub fn wrongpass(out: &mut Vec<u8>) {
     fixed(out, "WRONGPASS invalid username-password pair or user is disabled.");
 }
 
+/// Only `admin_user` may. `command` as the server's errors have it: `proxy|node`.
+pub fn no_permission(out: &mut Vec<u8>, user: &str, command: &str) {
+    let (user, command) = (user.as_bytes(), command.as_bytes());
+    line(out, &[b"NOPERM User ", user, b" has no permissions to run the '", command, b"' command"]);
+}
+
 /// Said once to a client over the limit; then its connection is closed.
 pub fn maxclients(out: &mut Vec<u8>) {
     fixed(out, "ERR max number of clients reached");
@@ -138,6 +144,11 @@ pub fn tryagain(out: &mut Vec<u8>) {
 /// No node owns the slot, as far as the map says.
 pub fn no_node(out: &mut Vec<u8>) {
     fixed(out, "CLUSTERDOWN Hash slot not served");
+}
+
+/// PROXY NODE names what is no node of the map.
+pub fn unknown_node(out: &mut Vec<u8>) {
+    fixed(out, "ERR No such node, see PROXY NODES");
 }
 
 /// No map has been learnt yet.

@@ -20,6 +20,7 @@ mod tests;
 
 pub use client::{ClientFacts, ClientFilter, client_line, write_client_list, write_killed};
 pub use glob::matches as glob_matches;
+pub use help::proxy_help;
 
 use crate::cluster::{Endpoint, Topology};
 use crate::command::{Args, Command, Flags};
@@ -48,6 +49,8 @@ pub struct Identity {
     pub users: Vec<User>,
     /// SELECT of any database is answered OK and changes nothing.
     pub ignore_select: bool,
+    /// The user that may address single nodes and watch all clients; None: nobody.
+    pub admin_user: Option<Box<str>>,
     pub maxclients: u32,
     pub listen_port: u16,
     /// What the cluster face names as its one node; None: the address that the client used.

@@ -785,6 +785,7 @@ impl Bench {
             run_id: RUN_ID,
             users: Vec::new(),
             ignore_select: false,
+            admin_user: None,
             maxclients: 10_000,
             listen_port: 6379,
             announce: None,
