@@ -378,6 +378,7 @@ impl Worker {
                 let _ = self.reports.send(to_topology(pool as u16, report));
             }
             Action::Ask { ticket, query } => self.ask_peers(pool, ticket, &query),
+            Action::Show { to, lines } => self.show_peers(pool, &to, &lines),
             Action::Note(note) => self.tell(pool, &note),
         }
     }

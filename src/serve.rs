@@ -232,6 +232,8 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         allow_keys: pool.allow_keys,
         allow_flush: pool.allow_flush,
         keys_max_bytes: pool.keys_max_bytes as usize,
+        slowlog_log_slower_than: pool.slowlog_log_slower_than,
+        slowlog_max_len: pool.slowlog_max_len as usize,
         fence_lanes: usize::from(pool.fence_lanes),
         private_backends_max: pool.private_backends_max as usize,
         ..crate::proxy::Settings::default()
@@ -299,6 +301,8 @@ impl Identities {
             run_id: self.run_id,
             users: default.chain(named).collect(),
             ignore_select: pool.ignore_select,
+            slowlog_log_slower_than: pool.slowlog_log_slower_than,
+            slowlog_max_len: pool.slowlog_max_len,
             admin_user: pool.admin_user.as_deref().map(Into::into),
             maxclients: process.maxclients,
             listen_port: pool.listen.first().map_or(0, SocketAddr::port),

@@ -62,6 +62,8 @@ impl Rig {
             users: Vec::new(),
             ignore_select: false,
             admin_user: None,
+            slowlog_log_slower_than: 10_000,
+            slowlog_max_len: 128,
             maxclients: 10,
             listen_port: 1,
             announce: None,

@@ -246,6 +246,12 @@ options! {
              changed; their databases then share one key space.";
         Commands redirects_max (redirects_max): u8 = REDIRECTS_MAX, Range::Number(0, 16),
             "Redirects that one request may follow; then it is answered with an error.";
+        Commands slowlog_log_slower_than (slowlog_log_slower_than): u64 = 10_000,
+            Range::Number(1, 3_600_000_000),
+            "Microseconds from which on a request is in SLOWLOG, from its coming to its node's answer; \
+             rounded up to a millisecond.";
+        Commands slowlog_max_len (slowlog_max_len): u32 = 128, Range::Number(0, 100_000),
+            "Entries that SLOWLOG keeps; 0 is no slow log.";
         Limits fence_lanes (fence_lanes): u8 = 2, Range::Number(1, 64),
             "Connections per node and reactor for what can compose its own reply (EVAL, FCALL, \
              modules), kept apart from the others' traffic. More for script-heavy work.";

@@ -76,6 +76,10 @@ impl Proxy {
         if self.tally.commands & (SAMPLE_EVERY - 1) == 0 {
             self.requests.arm_sample(self.now.unix_us);
         }
+        if self.monitors.active {
+            self.show(c, command, &args);
+        }
+        let client = &mut self.clients[c];
         if let Some(word) = command.route_fast()
             && client.plain
             && let Some(key) = args.get(usize::from(word))
@@ -88,6 +92,9 @@ impl Proxy {
             return Ran::Yes;
         }
         let ran = self.run_slow(c, command, source, spans);
+        if ran == Ran::HoldBack && self.monitors.active {
+            self.unshow();
+        }
         self.clients[c].refresh_plain();
         ran
     }
@@ -105,12 +112,22 @@ impl Proxy {
         if let Some(ran) = self.check_subscribed(c, command) {
             return ran;
         }
+        if let Some(ran) = self.check_monitoring(c, command) {
+            return ran;
+        }
         let asked = Asked { client: c, command, marks: self.marks_of(c, command) };
         let args = Args { bytes: source.bytes(), spans };
         if self.is_queuing(c)
             && let Some(ran) = self.run_queued(asked, &args)
         {
             return ran;
+        }
+        if self.clients[c].session.database > 0
+            && command.name == "RESET"
+            && self.waits_for_elders(c)
+        {
+            // Back to the first database, which elders in flight are not in.
+            return Ran::HoldBack;
         }
         let ran = match command.class {
             Class::Read | Class::Write => return self.run_keyed(asked, source, spans),
@@ -123,10 +140,17 @@ impl Proxy {
             }
             Class::AllPrimaries => self.run_all_primaries(asked, &args),
             Class::EveryNode => self.run_every_node(asked, &args),
+            Class::AnyNode if command.name == "SCRIPT|SHOW" => self.run_show(asked, &args),
             Class::AnyNode => self.run_any_node(asked, &args),
-            Class::Local if is_info_keyspace(command, &args) => {
+            Class::Local if is_info(command, &args, b"keyspace") => {
                 self.ask_primaries(asked, &args, Merge::Keyspace, &[])
             }
+            Class::Local if is_info(command, &args, b"nodes") => {
+                let args = Args { bytes: b"*1\r\n$4\r\nINFO\r\n", spans: &[] };
+                self.ask_primaries(asked, &args, Merge::NodeFacts, &[])
+            }
+            Class::Local if command.name == "MONITOR" => return self.run_monitor(asked),
+            Class::Local if command.name == "SELECT" => self.run_select(asked, &args),
             Class::Local | Class::PubSub if self.asks_peers(command) => {
                 self.run_together(asked, &args)
             }
@@ -256,7 +280,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn run_local(&mut self, asked: Asked, args: &Args) -> Ran {
+    pub(super) fn run_local(&mut self, asked: Asked, args: &Args) -> Ran {
         self.tally.commands_local += 1;
         let c = asked.client;
         let mut out = std::mem::take(&mut self.scratch);
@@ -295,6 +319,8 @@ impl Proxy {
                 self.drop_subscriptions(c);
             }
             Answer::Close => return Outcome::Close,
+            // Only reached inside MULTI, where these are refused.
+            Answer::SlowLog(_) => errors::not_in_multi(out),
             Answer::AnyNode => return Outcome::AnyNode,
             Answer::ListClients(filter) => {
                 let version = self.clients[c].session.version;
@@ -463,10 +489,10 @@ impl Proxy {
     }
 }
 
-/// INFO keyspace, alone: the one section that only the nodes know.
-fn is_info_keyspace(command: &Command, args: &Args) -> bool {
-    let section = args.get(1).unwrap_or_default();
-    command.name == "INFO" && args.len() == 2 && section.eq_ignore_ascii_case(b"keyspace")
+/// INFO keyspace or nodes, alone: the sections that only the nodes know.
+fn is_info(command: &Command, args: &Args, section: &[u8]) -> bool {
+    let asked = args.get(1).unwrap_or_default();
+    command.name == "INFO" && args.len() == 2 && asked.eq_ignore_ascii_case(section)
 }
 
 #[inline]

@@ -93,12 +93,15 @@ impl Proxy {
 
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
+        if (self.now.ms as u32).wrapping_sub(self.requests[r].since) >= self.slow_after_ms {
+            self.note_slow(r);
+        }
         if self.requests[r].marks.has(Marks::EXEC) {
             return self.finish_exec(r, reply);
         }
         let mut counted = Vec::new();
         let mut reply = reply;
-        if self.requests[r].marks.has(Marks::PRIVATE) {
+        if self.requests[r].marks.has(Marks::PRIVATE) && !self.is_at_node(r) {
             if !self.count_replicas(r, reply, &mut counted) {
                 return;
             }
@@ -150,6 +153,9 @@ impl Proxy {
         }
         self.close_parts(s, &parts);
         self.splits[s].parts = parts;
+        if let Some(database) = self.splits[s].database {
+            self.finish_select(s, database, &out);
+        }
         self.answer_parent(s, out);
     }
 
@@ -352,7 +358,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn launch_all(&mut self, s: u32, bytes: &[u8]) {
+    pub(super) fn launch_all(&mut self, s: u32, bytes: &[u8]) {
         self.clients[self.requests[self.splits[s].parent].client].barrier = true;
         for part in 0..self.splits[s].parts.len() {
             self.launch_part(s, part, Bytes::Copy(bytes));

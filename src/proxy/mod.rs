@@ -21,7 +21,8 @@
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients),
 //! `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` (what all
-//! reactors answer together), `own` (PROXY).
+//! reactors answer together), `own` (PROXY), `databases`
+//! (SELECT), `slowlog`, `monitor`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -30,6 +31,7 @@ mod blocking;
 pub mod client;
 mod clients;
 mod connect;
+mod databases;
 mod deliver;
 mod dispatch;
 mod fanout;
@@ -40,6 +42,8 @@ mod keyspace;
 mod launch;
 pub mod local;
 mod mode;
+mod monitor;
+mod node_facts;
 mod nodes;
 mod output;
 mod own;
@@ -53,6 +57,7 @@ mod route;
 mod scan;
 mod scripts;
 pub mod session;
+mod slowlog;
 mod split;
 mod subscribe;
 mod subscriber;
@@ -74,7 +79,9 @@ use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
+use databases::Databases;
 use local::{Identity, Totals};
+use monitor::Monitors;
 use nodes::Nodes;
 use output::Pool;
 use peers::Inquiries;
@@ -83,6 +90,7 @@ use recover::News;
 use request::Requests;
 use scripts::Scripts;
 use session::Session;
+use slowlog::SlowLog;
 use split::{Cut, Splits};
 pub use types::{Action, Conn, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
@@ -168,6 +176,11 @@ pub struct Proxy {
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
     inquiries: Inquiries,
+    databases: Databases,
+    slow_log: SlowLog,
+    /// From so many milliseconds on a request is slow.
+    slow_after_ms: u32,
+    monitors: Monitors,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Vec<Wait>,
@@ -238,6 +251,10 @@ impl Proxy {
             learned: None,
             scripts: Scripts::default(),
             inquiries: Inquiries::default(),
+            databases: Databases::default(),
+            slow_log: SlowLog::new(settings.slowlog_max_len, first_client_id, client_id_step),
+            slow_after_ms: settings.slow_after_ms(),
+            monitors: Monitors::default(),
             totals: Totals::default(),
             waits: Vec::new(),
             client_pool: Pool::new(1024, 64 * 1024, 4096),
@@ -494,6 +511,9 @@ impl Proxy {
             self.release_held(c);
             self.resume(c);
         }
+        if self.has_lines() {
+            self.hand_out_lines();
+        }
         let mut dirty = std::mem::take(&mut self.dirty_backends);
         for b in dirty.drain(..) {
             self.flush_backend(b);
@@ -560,6 +580,7 @@ impl Proxy {
         self.requests.shrink();
         self.partials.truncate(self.partials.len() / 2);
         self.close_spare_backends();
+        self.tidy_monitors();
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;
@@ -567,6 +588,7 @@ impl Proxy {
             let idle_over = idle > 0
                 && client.head == NONE
                 && client.session.subscriptions == 0
+                && !client.session.monitors
                 && now.saturating_sub(client.session.active_ms) > idle;
             let stalled =
                 client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;

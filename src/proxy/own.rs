@@ -25,9 +25,8 @@ use crate::resp::{Version, write};
 pub(super) const AT_NODE: u16 = u16::MAX - 1;
 
 /// They take the connection to where one reply for one command is not what comes.
-const NEVER_AT_NODE: [&str; 8] = [
-    "MULTI", "WATCH", "MONITOR", "SYNC", "PSYNC", "CLIENT|REPLY", "REPLCONF", "HELLO",
-];
+const NEVER_AT_NODE: [&str; 8] =
+    ["MULTI", "WATCH", "MONITOR", "SYNC", "PSYNC", "CLIENT|REPLY", "REPLCONF", "HELLO"];
 
 impl Proxy {
     /// A command that begins with PROXY. Its name is no server's, so it stands in no table.

@@ -18,9 +18,10 @@ use std::sync::Arc;
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
-use super::local::{self, Answer, ClientFilter, errors, write_client_list, write_killed};
+use super::local::{self, Answer, ClientFilter, LogQuery, errors, write_client_list, write_killed};
 use super::pubsub::Kind;
 use super::request::State;
+use super::slowlog::{Slow, write_entries};
 use super::split::Merge;
 use super::types::{Action, NO_SLOT, NONE, Now};
 use crate::command::{Args, Command};
@@ -43,6 +44,10 @@ pub enum Query {
     Shares { kind: Kind, names: Vec<Box<[u8]>> },
     /// PUBSUB NUMPAT: its patterns.
     Patterns,
+    /// SLOWLOG
+    SlowLog(LogQuery),
+    /// The asking reactor has clients that watch by MONITOR, or none any more. Not waited for.
+    Monitor { watched: bool },
 }
 
 /// One reactor's part.
@@ -55,6 +60,7 @@ pub enum Told {
     Counts(ClientCounts),
     Shares(Vec<i64>),
     Patterns(Vec<PatternShare>),
+    Slow(Vec<Slow>),
 }
 
 /// How many clients there are.
@@ -112,15 +118,24 @@ pub(super) fn is_shared(command: &Command) -> bool {
     )
 }
 
+fn is_log(command: &Command) -> bool {
+    let container = command.name.split('|').next().unwrap_or_default();
+    matches!(container, "SLOWLOG" | "COMMANDLOG") && !command.name.ends_with("HELP")
+}
+
 impl Proxy {
     /// These are the other reactors.
     pub fn handle_peers(&mut self, peers: Vec<u16>) {
         self.inquiries.peers = peers;
     }
 
-    /// Whether others have to be asked.
+    pub(super) fn has_peers(&self) -> bool {
+        !self.inquiries.peers.is_empty()
+    }
+
+    /// Whether others have to be asked; or all logs, were it only one.
     pub(super) fn asks_peers(&self, command: &Command) -> bool {
-        !self.inquiries.peers.is_empty() && is_shared(command)
+        (self.has_peers() && is_shared(command)) || is_log(command)
     }
 
     /// A command that all reactors answer together.
@@ -178,6 +193,7 @@ impl Proxy {
                 Answer::ListClients(filter) => Some(Query::List(*filter)),
                 Answer::KillClients(filter) => Some(Query::Kill(*filter)),
                 Answer::Unblock { id, error } => Some(Query::Unblock { id, error }),
+                Answer::SlowLog(query) => Some(Query::SlowLog(query)),
                 _ => None,
             },
         }
@@ -198,12 +214,24 @@ impl Proxy {
             Query::Counts => (Told::Counts(self.client_counts()), false),
             Query::Shares { kind, names } => (Told::Shares(self.own_shares(*kind, names)), false),
             Query::Patterns => (Told::Patterns(self.own_patterns()), false),
+            Query::SlowLog(LogQuery::Get(count)) => {
+                (Told::Slow(self.slow_log.newest(*count)), false)
+            }
+            Query::SlowLog(LogQuery::Len) => (Told::Number(self.slow_log.len() as u64), false),
+            Query::SlowLog(LogQuery::Reset) => {
+                self.slow_log.clear();
+                (Told::Number(0), false)
+            }
+            Query::Monitor { .. } => (Told::Number(0), false),
         }
     }
 
     /// Another reactor asks.
-    pub fn handle_asked(&mut self, query: &Query, now: Now) -> Told {
+    pub fn handle_asked(&mut self, from: u16, query: &Query, now: Now) -> Told {
         self.now = now;
+        if let Query::Monitor { watched } = query {
+            self.note_watcher(from, *watched);
+        }
         self.own_part(query, None).0
     }
 
@@ -225,6 +253,7 @@ impl Proxy {
     /// Another reactor has ended, and its clients with it.
     pub fn handle_peer_left(&mut self, from: u16, now: Now) {
         self.inquiries.peers.retain(|&peer| peer != from);
+        self.note_watcher(from, false);
         let tickets: Vec<u64> = self.inquiries.open.keys().copied().collect();
         for ticket in tickets {
             self.handle_told(ticket, from, Told::Ended, now);
@@ -263,6 +292,8 @@ impl Proxy {
             }
             Query::Kill(filter) => write_killed(&mut out, filter, sum_of(told)),
             Query::Unblock { .. } => write::integer(&mut out, sum_of(told).min(1) as i64),
+            Query::SlowLog(query) => self.write_log(*query, told, &mut out),
+            Query::Monitor { .. } => write::simple(&mut out, "OK"),
             Query::Counts => self.write_info(&inquiry, &mut out),
             Query::Shares { .. } => {
                 let adjust = sums_by_place(told);
@@ -303,6 +334,22 @@ impl Proxy {
         if RequestParser::default().parse(&inquiry.bytes, &limits, &mut spans).is_ok() {
             let args = Args { bytes: &inquiry.bytes, spans: &spans };
             self.local_answer(inquiry.asked.client, inquiry.asked.command, &args, out);
+        }
+    }
+
+    fn write_log(&self, query: LogQuery, told: &[Told], out: &mut Vec<u8>) {
+        // Each reactor keeps as many as all may have together.
+        let max = self.settings.slowlog_max_len;
+        match query {
+            LogQuery::Get(count) => {
+                let entries = |told: &Told| match told {
+                    Told::Slow(entries) => entries.clone(),
+                    _ => Vec::new(),
+                };
+                write_entries(told.iter().flat_map(entries).collect(), count.min(max), out);
+            }
+            LogQuery::Len => write::integer(out, sum_of(told).min(max as u64) as i64),
+            LogQuery::Reset => write::simple(out, "OK"),
         }
     }
 

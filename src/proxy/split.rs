@@ -4,6 +4,7 @@
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
 use super::keyspace;
+use super::node_facts;
 use super::types::NONE;
 use super::walk::Walk;
 use crate::cluster::SLOTS;
@@ -33,8 +34,9 @@ pub enum Merge {
     Counts,
     /// Pairs of parts, a count and a key each: a key by the weight of its count.
     Weighted,
-    /// Texts of INFO keyspace.
+    /// Texts of INFO keyspace, and of INFO.
     Keyspace,
+    NodeFacts,
     /// Rounds of questions (`walk`): what the parts say leads to the next.
     Walk,
     /// The one part is a transaction: its reply, as it is.
@@ -77,6 +79,8 @@ pub struct Split {
     sum: i64,
     /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
     pub walk: Option<Box<Walk>>,
+    /// SELECT: the database that its client enters if all say OK.
+    pub database: Option<u8>,
     pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
@@ -145,6 +149,7 @@ impl Split {
             Merge::Counts => merge_counts(replies, &self.adjust, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
             Merge::Keyspace => keyspace::merge(replies, self.version, out),
+            Merge::NodeFacts => node_facts::merge(replies, self.version, out),
             Merge::Walk => None,
         };
         if done.is_none() {
@@ -190,6 +195,7 @@ impl Splits {
                 kept: 0,
                 sum: 0,
                 walk: None,
+                database: None,
                 nonce: 0,
                 result: Vec::new(),
                 error: Vec::new(),
@@ -211,6 +217,7 @@ impl Splits {
         assert_ne!(split.parent, NONE, "a split is closed once");
         split.parent = NONE;
         split.walk = None;
+        split.database = None;
         for list in [&mut split.parts, &mut split.order] {
             list.clear();
             list.shrink_to(1024);

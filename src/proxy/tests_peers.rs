@@ -15,6 +15,8 @@ fn identity() -> Identity {
         users: Vec::new(),
         ignore_select: false,
         admin_user: None,
+        slowlog_log_slower_than: 10_000,
+        slowlog_max_len: 128,
         maxclients: 100,
         listen_port: 1,
         announce: None,
@@ -92,7 +94,7 @@ impl Duo {
     fn carry(&mut self, from: usize) -> String {
         let (ticket, query) = self.asked[from].remove(0);
         let now = self.now();
-        let told = self.proxies[1 - from].handle_asked(&query, now);
+        let told = self.proxies[1 - from].handle_asked(from as u16, &query, now);
         self.turn(1 - from);
         self.proxies[from].handle_told(ticket, 1 - from as u16, told, now);
         self.turn(from)

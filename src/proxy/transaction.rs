@@ -126,10 +126,11 @@ impl Proxy {
             return None;
         }
         // Who answers with others does so in its own time.
-        let place = match self.asks_peers(command) && command.name != "INFO" {
-            true => Place::Nowhere,
-            false => place_of(command, args),
-        };
+        let place =
+            match self.asks_peers(command) && command.name != "INFO" || command.name == "MONITOR" {
+                true => Place::Nowhere,
+                false => place_of(command, args),
+            };
         let ran = match place {
             Place::Nowhere => self.fail_queued(c, errors::not_in_multi),
             Place::Refused => self.fail_queued(c, |out| errors::refused(out, command.name)),

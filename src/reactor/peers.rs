@@ -29,6 +29,11 @@ pub enum Message {
         ticket: u64,
         told: Told,
     },
+    /// Lines for those who watch by MONITOR.
+    Shown {
+        pool: u16,
+        lines: Arc<[u8]>,
+    },
     /// That reactor has ended: what it has not answered it never will.
     Left {
         from: u16,
@@ -73,6 +78,15 @@ impl Worker {
         }
     }
 
+    /// What clients of ours ask, for reactors with clients that watch.
+    #[cold]
+    pub(super) fn show_peers(&mut self, pool: usize, to: &[u16], lines: &Arc<[u8]>) {
+        for peer in to.iter().filter_map(|&index| self.peers.get(usize::from(index))) {
+            // Where there is no room, or nobody any more, lines are missed.
+            peer.tell(Message::Shown { pool: pool as u16, lines: lines.clone() });
+        }
+    }
+
     /// Takes what the others have sent.
     pub(super) fn hear_peers(&mut self) {
         while let Ok(message) = self.inbox.try_recv() {
@@ -89,13 +103,16 @@ impl Worker {
                 }
                 Message::Asked { pool, from, ticket, query } => {
                     let Some(proxy) = self.proxies.get_mut(usize::from(pool)) else { continue };
-                    let told = proxy.handle_asked(&query, now);
+                    let told = proxy.handle_asked(from, &query, now);
                     if let Some(peer) = self.peers.get(usize::from(from)) {
                         peer.tell(Message::Told { pool, from: self.index, ticket, told });
                     }
                 }
                 Message::Told { pool, from, ticket, told } => {
                     self.with(pool, |proxy| proxy.handle_told(ticket, from, told, now));
+                }
+                Message::Shown { pool, lines } => {
+                    self.with(pool, |proxy| proxy.handle_shown(&lines, now));
                 }
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));

@@ -8,6 +8,7 @@
 mod bench;
 mod blocking;
 mod breaking;
+mod databases;
 mod fakes;
 mod faults;
 mod fence;
@@ -29,3 +30,4 @@ mod support;
 mod together;
 mod transactions;
 mod walk;
+mod watching;

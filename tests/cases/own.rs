@@ -150,3 +150,59 @@ fn other_users_are_turned_away() {
     let reply = proxy.client().run(&line).text();
     assert_eq!(reply, "-NOAUTH Authentication required.");
 }
+
+#[test]
+fn nodes_tell_of_themselves_as_one() {
+    let bench = shared();
+    let mut client = bench.proxy.client();
+    let told = client.run("INFO nodes").string();
+    assert!(told.starts_with("# Nodes\r\nnodes_primaries:3\r\n"), "{told}");
+    let sum = |name: &str| {
+        let line = told.lines().find_map(|line| line.strip_prefix(&format!("nodes_{name}:")));
+        line.expect(name).parse::<u64>().expect("a number")
+    };
+    let least: u64 = bench
+        .cluster
+        .nodes
+        .iter()
+        .map(|node| node.info("stats", "total_connections_received").expect("it").parse::<u64>())
+        .map(|count| count.expect("a number"))
+        .min()
+        .unwrap_or_default();
+    // All three have been connected to; the sum is of an earlier moment, and of more than one.
+    assert!(sum("total_connections_received") > least, "{told}");
+    assert!(sum("used_memory") > 1_000_000 && sum("connected_clients") >= 3, "{told}");
+}
+
+#[test]
+fn script_is_shown_from_what_is_kept() {
+    let mut client = shared().proxy.client();
+    let name = client.call(&["SCRIPT", "LOAD", "return 'shown'"]).string();
+    assert_eq!(client.run(&format!("SCRIPT SHOW {name}")).string(), "return 'shown'");
+    assert_eq!(
+        client.run(&format!("script show {}", name.to_uppercase())).string(),
+        "return 'shown'"
+    );
+    assert!(client.run(&format!("SCRIPT SHOW {}", "0".repeat(40))).is_error());
+}
+
+#[test]
+fn looks_into_one_key_are_answered_and_into_a_server_refused() {
+    let mut client = shared().proxy.client();
+    client.run("SET own:key 12345");
+    assert!(client.run("MEMORY USAGE own:key").integer() > 8);
+    assert!(client.run("MEMORY USAGE own:key SAMPLES 0").integer() > 8);
+    check(
+        &mut client,
+        &[
+            ("OBJECT ENCODING own:key", "\"int\""),
+            ("OBJECT REFCOUNT own:none", "nil"),
+            ("MEMORY USAGE own:none", "nil"),
+            ("MEMORY DOCTOR", "-ERR MEMORY DOCTOR is not allowed through this proxy"),
+            ("DEBUG SLEEP 0", "-ERR DEBUG is not allowed through this proxy"),
+            ("DEBUG OBJECT own:key", "-ERR DEBUG is not allowed through this proxy"),
+        ],
+    );
+    assert!(client.run("OBJECT HELP").items().len() > 3);
+    assert!(client.run("OBJECT IDLETIME own:key").integer() < 60);
+}

@@ -391,7 +391,7 @@ impl World {
             }
             Action::Note(_) => (),
             // One reactor has nobody to ask.
-            Action::Ask { .. } => unreachable!("there are no peers"),
+            Action::Ask { .. } | Action::Show { .. } => unreachable!("there are no peers"),
             Action::Report(report) => {
                 self.note(6 << 40, || format!("report {report:?}"));
                 self.hear_report(report);
@@ -460,6 +460,8 @@ pub fn identity() -> Identity {
         users: Vec::new(),
         ignore_select: false,
         admin_user: None,
+        slowlog_log_slower_than: 10_000,
+        slowlog_max_len: 128,
         maxclients: 10_000,
         listen_port: 6379,
         announce: None,

@@ -254,6 +254,11 @@ pub fn unblocked(out: &mut Vec<u8>) {
     fixed(out, "UNBLOCKED client unblocked via CLIENT UNBLOCK");
 }
 
+/// A client that watches others sent something else.
+pub fn monitors_only(out: &mut Vec<u8>) {
+    fixed(out, "ERR only PING / QUIT / RESET are allowed after MONITOR");
+}
+
 /// A RESP2 client that is subscribed sent something else. `name` as in the command table.
 pub fn subscribed_only(out: &mut Vec<u8>, name: &str) {
     let name = name.to_ascii_lowercase();

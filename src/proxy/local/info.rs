@@ -1,6 +1,7 @@
 //! INFO: the proxy in the form that clients, exporters and people read of a server.
 //!
-//! Not here: INFO keyspace, alone, which is added up over the nodes (`proxy/keyspace`). What a
+//! Not here: INFO keyspace and INFO nodes, alone, which are added up over the nodes
+//! (`proxy/keyspace`, `proxy/node_facts`). What a
 //! proxy has none of is said as a server that stores nothing would say it.
 
 use std::io::Write;
