@@ -4,6 +4,8 @@
 
 pub mod limits;
 
+pub mod secret;
+
 pub mod resp;
 
 pub mod command;

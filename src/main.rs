@@ -52,6 +52,7 @@ fn print(text: &str) -> ExitCode {
 
 /// Serves until a signal ends it.
 fn run(config: Config) -> ExitCode {
+    ring::return_freed_memory();
     // Before any thread, so that all inherit the mask.
     let signals = match Signals::block() {
         Ok(signals) => signals,

@@ -122,10 +122,6 @@ impl Counters {
         *value = value.wrapping_add(n);
     }
 
-    pub fn increment(&mut self, counter: Counter) {
-        self.add(counter, 1);
-    }
-
     /// For gauges.
     pub fn subtract(&mut self, counter: Counter, n: u64) {
         let value = &mut self.values[counter as usize];

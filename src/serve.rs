@@ -12,7 +12,7 @@ use core_affinity::CoreId;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::cluster::AddressMap;
-use crate::config::{Config, Pool, Process, Secret};
+use crate::config::{Config, Pool, Process};
 use crate::limits::PEER_MESSAGES_MAX;
 use crate::log::Log;
 use crate::metrics::{self, Board, Counter, Counters};
@@ -46,7 +46,7 @@ impl Threads {
         let process = &config.process;
         let cpus = cpus(process)?;
         let seed = random_words()?;
-        let identity = Identities::new(process, cpus.len(), unix_us)?;
+        let identity = Identities::new(cpus.len(), unix_us)?;
         let pools = config.pools.iter().map(|pool| reactor_pool(pool, process, &identity));
         let pools = pools.collect::<Result<Vec<reactor::Pool>, String>>()?;
         let (reports, inbox) = unbounded();
@@ -215,7 +215,7 @@ fn reactor_pool(
 fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settings, String> {
     Ok(crate::proxy::Settings {
         node_user: pool.node_user.as_deref().map(Into::into),
-        node_password: pool.node_password.as_ref().map(|secret| secret.reveal().into()),
+        node_password: pool.node_password.clone(),
         clients_max: process.maxclients,
         client_requests_max: pool.client_requests_max,
         client_output_soft: pool.client_output_soft as usize,
@@ -245,7 +245,7 @@ fn topology_pool(pool: &Pool) -> Result<PoolSettings, String> {
         name: pool.name.clone(),
         seeds: pool.nodes.clone(),
         user: pool.node_user.clone(),
-        password: pool.node_password.as_ref().map(to_text),
+        password: pool.node_password.clone(),
         address_map: address_map(pool)?,
         refresh_interval_ms: pool.refresh_interval_ms,
         connect_timeout_ms: pool.connect_timeout_ms,
@@ -260,10 +260,6 @@ fn address_map(pool: &Pool) -> Result<AddressMap, String> {
         .map_err(|error| format!("address_map: {error}"))
 }
 
-fn to_text(secret: &Secret) -> topology::Secret {
-    topology::Secret::new(String::from_utf8_lossy(secret.reveal()).into_owned())
-}
-
 /// What the whole process says of itself.
 struct Identities {
     run_id: [u8; 40],
@@ -273,7 +269,7 @@ struct Identities {
 }
 
 impl Identities {
-    fn new(_process: &Process, reactors: usize, unix_us: u64) -> Result<Identities, String> {
+    fn new(reactors: usize, unix_us: u64) -> Result<Identities, String> {
         let mut run_id = [0; 40];
         let mut bytes = [0; 52];
         fill_random(&mut bytes)?;

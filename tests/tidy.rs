@@ -9,18 +9,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 14] = [
+const ROOMS: [(&str, &[&str]); 15] = [
     ("limits", &[]),
+    ("secret", &[]),
     ("resp", &["limits"]),
     ("command", &["resp", "limits"]),
     ("cluster", &["resp", "limits"]),
-    ("config", &["cluster", "limits"]),
+    ("config", &["cluster", "limits", "secret"]),
     ("metrics", &["limits"]),
     ("log", &["limits"]),
-    ("proxy", &["cluster", "command", "limits", "metrics", "resp"]),
+    ("proxy", &["cluster", "command", "limits", "metrics", "resp", "secret"]),
     ("ring", &["limits"]),
     // `command`: learns the nodes' own table. `ring`: `Waker` only, to wake a reactor.
-    ("topology", &["cluster", "command", "config", "limits", "log", "metrics", "resp", "ring"]),
+    ("topology", &["cluster", "command", "limits", "log", "metrics", "resp", "ring", "secret"]),
     (
         "reactor",
         &[

@@ -13,8 +13,8 @@ use crate::limits::{
     RING_SUBMISSIONS,
 };
 
-use super::secret::Secret;
 use super::value::{Cpus, LogLevel, Range, Raw, Value};
+use crate::secret::Secret;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;

@@ -4,11 +4,11 @@
 //! Not here: any behaviour.
 
 use std::net::SocketAddr;
-
 use std::sync::Arc;
 
 use super::peers::Query;
 use crate::cluster::{AddressMap, Endpoint};
+use crate::secret::Secret;
 
 /// No index: the end of a list, an absent owner.
 pub const NONE: u32 = u32::MAX;
@@ -100,7 +100,7 @@ pub enum Report {
 pub struct Settings {
     /// User and password towards nodes.
     pub node_user: Option<Box<str>>,
-    pub node_password: Option<Box<[u8]>>,
+    pub node_password: Option<Secret>,
     /// Clients at once in this pool on this reactor; more are refused with an error line.
     pub clients_max: u32,
     /// Requests of one client in flight; more are left unread.

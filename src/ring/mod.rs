@@ -42,7 +42,7 @@ pub use socket::ConnectOptions;
 pub use socket::Listener;
 pub use socket::listen;
 pub use socket::somaxconn;
-pub use system::raise_descriptor_limit;
+pub use system::{raise_descriptor_limit, return_freed_memory};
 pub use table::SocketId;
 pub use wake::Waker;
 

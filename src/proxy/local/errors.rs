@@ -182,11 +182,6 @@ pub fn timeout(out: &mut Vec<u8>) {
     fixed(out, "ERR no reply from server in time, the command may have run");
 }
 
-/// The request was not written in time.
-pub fn timeout_unsent(out: &mut Vec<u8>) {
-    fixed(out, "ERR no server could be reached in time, the command has not run");
-}
-
 /// Another reactor has not said its part in `limits::PEERS_MS_MAX`.
 pub fn peers_late(out: &mut Vec<u8>) {
     fixed(out, "ERR a part of the proxy did not answer in time, the command may have run in part");
