@@ -268,10 +268,15 @@ impl Proxy {
         let late = self.inquiries.open.iter().filter(|(_, inquiry)| now_ms >= inquiry.until_ms);
         let late: Vec<u64> = late.map(|(&ticket, _)| ticket).collect();
         for ticket in late {
-            if let Some(inquiry) = self.inquiries.open.remove(&ticket) {
-                self.fail(inquiry.request, errors::peers_late);
-                self.end_inquiry(&inquiry);
+            let Some(inquiry) = self.inquiries.open.remove(&ticket) else { continue };
+            let mut out = Vec::new();
+            match inquiry.query.as_ref() {
+                // INFO is what tells whether all is well: then with what was last published.
+                Query::Counts => self.write_info(&inquiry, &mut out),
+                _ => errors::peers_late(&mut out),
             }
+            self.complete(inquiry.request, &out);
+            self.end_inquiry(&inquiry);
         }
     }
 
@@ -294,7 +299,10 @@ impl Proxy {
             Query::Unblock { .. } => write::integer(&mut out, sum_of(told).min(1) as i64),
             Query::SlowLog(query) => self.write_log(*query, told, &mut out),
             Query::Monitor { .. } => write::simple(&mut out, "OK"),
-            Query::Counts => self.write_info(&inquiry, &mut out),
+            Query::Counts => {
+                self.count_clients(&inquiry);
+                self.write_info(&inquiry, &mut out);
+            }
             Query::Shares { .. } => {
                 let adjust = sums_by_place(told);
                 let request = (inquiry.asked, inquiry.bytes.as_slice());
@@ -316,8 +324,8 @@ impl Proxy {
         }
     }
 
-    /// INFO with the counts of this moment: those published are up to a second old.
-    fn write_info(&mut self, inquiry: &Inquiry, out: &mut Vec<u8>) {
+    /// The counts of this moment: those published are up to a second old.
+    fn count_clients(&mut self, inquiry: &Inquiry) {
         let mut sum = ClientCounts::default();
         for told in &inquiry.told {
             if let Told::Counts(counts) = told {
@@ -329,6 +337,9 @@ impl Proxy {
         self.totals.clients = sum.connected;
         self.totals.blocked_clients = sum.blocked;
         self.totals.pubsub_clients = sum.subscribed;
+    }
+
+    fn write_info(&mut self, inquiry: &Inquiry, out: &mut Vec<u8>) {
         let mut spans = Vec::new();
         let limits = RequestLimits::default();
         if RequestParser::default().parse(&inquiry.bytes, &limits, &mut spans).is_ok() {

@@ -138,6 +138,19 @@ fn reactor_that_says_nothing_is_not_waited_for_for_ever() {
 }
 
 #[test]
+fn info_is_answered_although_a_reactor_says_nothing() {
+    let mut duo = Duo::new();
+    let (here, _there) = (duo.client(0), duo.client(1));
+    assert_eq!(duo.ask(0, here, "INFO clients\r\n"), "");
+    let told = duo.carry(0);
+    assert!(told.contains("connected_clients:2\r\n"), "{told}");
+    assert_eq!(duo.ask(0, here, "INFO clients\r\n"), "");
+    duo.now_ms += PEERS_MS_MAX + 20;
+    let late = duo.turn(0);
+    assert!(late.contains("connected_clients:2\r\n"), "{late}");
+}
+
+#[test]
 fn reactor_that_has_ended_has_no_clients() {
     let mut duo = Duo::new();
     let here = duo.client(0);

@@ -130,7 +130,8 @@ fn watched(settings: &[(&str, &str)]) -> (Cluster, Proxy) {
 
 fn line(client: &mut Client) -> String {
     match client.read_within(seconds(5)) {
-        Got::Reply(reply) => reply.text(),
+        // Not as `text`, which would quote it once more.
+        Got::Reply(reply) => reply.string(),
         Got::Closed => "closed".into(),
         Got::Nothing => "nothing".into(),
     }
