@@ -75,7 +75,10 @@ impl Proxy {
     pub(super) fn show(&mut self, c: u32, command: &Command, args: &Args) {
         let monitors = &mut self.monitors;
         monitors.last = monitors.lines.len();
-        if command.flags.has(Flags::ADMIN) || SECRET.contains(&command.name) {
+        let session = &self.clients[c].session;
+        // Neither what is refused nor what a watcher says itself.
+        let unasked = !session.authenticated || session.monitors;
+        if unasked || command.flags.has(Flags::ADMIN) || SECRET.contains(&command.name) {
             return;
         }
         if self.now.ms >= monitors.window_ms + MONITOR_WINDOW_MS {
@@ -86,7 +89,6 @@ impl Proxy {
             return;
         }
         monitors.shown += 1;
-        let session = &self.clients[c].session;
         let (seconds, micros) = (self.now.unix_us / 1_000_000, self.now.unix_us % 1_000_000);
         let (database, peer) = (session.database, canonical(session.peer));
         // Writing to a Vec cannot fail.

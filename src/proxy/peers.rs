@@ -21,13 +21,13 @@ use super::dispatch::{Asked, Ran};
 use super::local::{self, Answer, ClientFilter, LogQuery, errors, write_client_list, write_killed};
 use super::pubsub::Kind;
 use super::request::State;
-use super::slowlog::{Slow, write_entries};
+use super::slowlog::{Slow, Spikes, write_entries};
 use super::split::Merge;
 use super::types::{Action, NO_SLOT, NONE, Now};
 use crate::command::{Args, Command};
 use crate::limits::PEERS_MS_MAX;
 use crate::resp::request::{RequestLimits, RequestParser};
-use crate::resp::write;
+use crate::resp::{Version, write};
 
 /// What a reactor is asked for its part of.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,6 +61,7 @@ pub enum Told {
     Shares(Vec<i64>),
     Patterns(Vec<PatternShare>),
     Slow(Vec<Slow>),
+    Spikes(Spikes),
 }
 
 /// How many clients there are.
@@ -120,7 +121,7 @@ pub(super) fn is_shared(command: &Command) -> bool {
 
 fn is_log(command: &Command) -> bool {
     let container = command.name.split('|').next().unwrap_or_default();
-    matches!(container, "SLOWLOG" | "COMMANDLOG") && !command.name.ends_with("HELP")
+    matches!(container, "SLOWLOG" | "COMMANDLOG" | "LATENCY") && !command.name.ends_with("HELP")
 }
 
 impl Proxy {
@@ -222,6 +223,10 @@ impl Proxy {
                 self.slow_log.clear();
                 (Told::Number(0), false)
             }
+            Query::SlowLog(LogQuery::Forget) => (Told::Spikes(self.slow_log.take_spikes()), false),
+            Query::SlowLog(LogQuery::Latest | LogQuery::History | LogQuery::Graph) => {
+                (Told::Spikes(self.slow_log.spikes().clone()), false)
+            }
             Query::Monitor { .. } => (Told::Number(0), false),
         }
     }
@@ -297,7 +302,9 @@ impl Proxy {
             }
             Query::Kill(filter) => write_killed(&mut out, filter, sum_of(told)),
             Query::Unblock { .. } => write::integer(&mut out, sum_of(told).min(1) as i64),
-            Query::SlowLog(query) => self.write_log(*query, told, &mut out),
+            Query::SlowLog(query) => {
+                self.write_log(*query, told, self.clients[c].session.version, &mut out);
+            }
             Query::Monitor { .. } => write::simple(&mut out, "OK"),
             Query::Counts => {
                 self.count_clients(&inquiry);
@@ -348,7 +355,14 @@ impl Proxy {
         }
     }
 
-    fn write_log(&self, query: LogQuery, told: &[Told], out: &mut Vec<u8>) {
+    fn write_log(&self, query: LogQuery, told: &[Told], version: Version, out: &mut Vec<u8>) {
+        let spikes = || {
+            let spikes = |told: &Told| match told {
+                Told::Spikes(spikes) => Some(spikes.clone()),
+                _ => None,
+            };
+            Spikes::join(&told.iter().filter_map(spikes).collect::<Vec<_>>())
+        };
         // Each reactor keeps as many as all may have together.
         let max = self.settings.slowlog_max_len;
         match query {
@@ -361,6 +375,13 @@ impl Proxy {
             }
             LogQuery::Len => write::integer(out, sum_of(told).min(max as u64) as i64),
             LogQuery::Reset => write::simple(out, "OK"),
+            LogQuery::Forget => write::integer(out, i64::from(!spikes().is_empty())),
+            LogQuery::Latest => spikes().write_latest(out),
+            LogQuery::History => spikes().write_history(out),
+            LogQuery::Graph => match spikes().draw() {
+                Some(text) => write::verbatim(out, version, b"txt", text.as_bytes()),
+                None => errors::no_samples(out),
+            },
         }
     }
 

@@ -1,4 +1,5 @@
-//! SLOWLOG: the requests that took longest from their coming to their node's answer.
+//! SLOWLOG: the requests that took longest from their coming to their node's answer; LATENCY: how
+//! long they took.
 //!
 //! The time is the client's: waiting for a connection, redirects and repeats are in it; what blocks
 //! is not logged. A request that was cut is logged by its slow parts. To the millisecond, which is
@@ -32,6 +33,77 @@ pub struct Slow {
     pub name: String,
 }
 
+/// Seconds of which LATENCY HISTORY tells (redis-server: `LATENCY_TS_LEN`).
+const SECONDS_MAX: usize = 160;
+
+/// For LATENCY: each second in which a request was slow, oldest first, with the milliseconds of the
+/// slowest; and of the slowest ever.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spikes {
+    seconds: Vec<(u64, u64)>,
+    max_ms: u64,
+}
+
+impl Spikes {
+    fn add(&mut self, second: u64, ms: u64) {
+        self.max_ms = self.max_ms.max(ms);
+        match self.seconds.iter_mut().rev().find(|(known, _)| *known <= second) {
+            Some((known, slowest)) if *known == second => *slowest = ms.max(*slowest),
+            _ => self.seconds.push((second, ms)),
+        }
+        if self.seconds.len() > SECONDS_MAX {
+            self.seconds.remove(0);
+        }
+    }
+
+    /// Those of all reactors as one.
+    pub fn join(all: &[Spikes]) -> Spikes {
+        let mut seconds: Vec<(u64, u64)> =
+            all.iter().flat_map(|spikes| &spikes.seconds).copied().collect();
+        // The slowest of each second comes first, and stays.
+        seconds.sort_unstable_by_key(|&(second, ms)| (second, std::cmp::Reverse(ms)));
+        seconds.dedup_by_key(|&mut (second, _)| second);
+        seconds.drain(..seconds.len().saturating_sub(SECONDS_MAX));
+        Spikes { seconds, max_ms: all.iter().map(|spikes| spikes.max_ms).max().unwrap_or(0) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.seconds.is_empty()
+    }
+
+    pub fn write_latest(&self, out: &mut Vec<u8>) {
+        let Some(&(second, ms)) = self.seconds.last() else { return write::array_header(out, 0) };
+        write::array_header(out, 1);
+        write::array_header(out, 4);
+        write::bulk(out, b"command");
+        [second, ms, self.max_ms].into_iter().for_each(|n| write::integer(out, n as i64));
+    }
+
+    pub fn write_history(&self, out: &mut Vec<u8>) {
+        write::array_header(out, self.seconds.len());
+        for &(second, ms) in &self.seconds {
+            write::array_header(out, 2);
+            write::integer(out, second as i64);
+            write::integer(out, ms as i64);
+        }
+    }
+
+    /// The first line of what a server draws, and a bar for each second.
+    pub fn draw(&self) -> Option<String> {
+        let times = || self.seconds.iter().map(|&(_, ms)| ms);
+        let (high, low) = (times().max()?, times().min()?);
+        let max = self.max_ms;
+        let mut text = format!("command - high {high} ms, low {low} ms (all time high {max} ms)\n");
+        text.push_str(&"-".repeat(80));
+        text.push('\n');
+        for &(second, ms) in &self.seconds {
+            let bar = "#".repeat((ms * 40).div_ceil(high.max(1)) as usize);
+            text.push_str(&format!("{second} {ms:>8} ms {bar}\n"));
+        }
+        Some(text)
+    }
+}
+
 /// The entries of one reactor, newest first.
 #[derive(Debug, Default)]
 pub struct SlowLog {
@@ -39,16 +111,24 @@ pub struct SlowLog {
     max: usize,
     next_id: u64,
     id_step: u64,
+    spikes: Spikes,
 }
 
 impl SlowLog {
     /// Ids are `first`, `+ step`, …: unique in the process when each reactor has its own remainder.
     pub fn new(max: usize, first: u64, step: u64) -> SlowLog {
-        SlowLog { entries: VecDeque::new(), max, next_id: first, id_step: step }
+        SlowLog {
+            entries: VecDeque::new(),
+            max,
+            next_id: first,
+            id_step: step,
+            spikes: Spikes::default(),
+        }
     }
 
     fn push(&mut self, mut entry: Slow) {
         entry.id = self.next_id;
+        self.spikes.add(entry.unix_s, entry.duration_us / 1_000);
         self.next_id += self.id_step;
         self.entries.truncate(self.max.saturating_sub(1));
         self.entries.push_front(entry);
@@ -65,6 +145,14 @@ impl SlowLog {
 
     pub fn clear(&mut self) {
         self.entries = VecDeque::new();
+    }
+
+    pub fn spikes(&self) -> &Spikes {
+        &self.spikes
+    }
+
+    pub fn take_spikes(&mut self) -> Spikes {
+        std::mem::take(&mut self.spikes)
     }
 }
 
@@ -181,6 +269,23 @@ mod tests {
         assert!(got[1].starts_with("xxx") && got[1].ends_with(" more bytes)"), "{got:?}");
         assert_eq!(got[2], "... (1 more arguments)");
         assert_eq!(shown(&[b"GET", b"k"], 2), Vec::<String>::new());
+    }
+
+    #[test]
+    fn spikes_of_all_reactors_are_told_by_the_second() {
+        let (mut first, mut second) = (Spikes::default(), Spikes::default());
+        [(5, 20), (5, 30), (5, 10), (7, 40)].into_iter().for_each(|(at, ms)| first.add(at, ms));
+        [(6, 15), (7, 90)].into_iter().for_each(|(at, ms)| second.add(at, ms));
+        let all = Spikes::join(&[first, second]);
+        assert_eq!(all, Spikes { seconds: vec![(5, 30), (6, 15), (7, 90)], max_ms: 90 });
+        let text = all.draw().unwrap();
+        assert!(text.starts_with("command - high 90 ms, low 15 ms (all time high 90 ms)\n"));
+        assert_eq!(text.lines().count(), 5);
+        let mut long = Spikes::default();
+        (0..500).for_each(|at| long.add(at, 1));
+        assert_eq!((long.seconds.len(), long.seconds[0]), (160, (340, 1)));
+        assert_eq!(Spikes::join(&[long.clone(), long]).seconds.len(), 160);
+        assert_eq!(Spikes::default().draw(), None);
     }
 
     #[test]

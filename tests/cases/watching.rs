@@ -88,6 +88,12 @@ fn slow_requests_of_all_reactors_are_in_the_log() {
     once.sort();
     once.dedup();
     assert_eq!(once.len(), 4, "{ids:?}");
+    let latest = asking.run("LATENCY LATEST").items()[0].items();
+    assert_eq!(latest[0].string(), "command");
+    assert!(latest[2].integer() >= 50 && latest[3].integer() >= latest[2].integer(), "{latest:?}");
+    assert!(asking.run("LATENCY HISTORY command").items().len() > 1);
+    assert!(asking.run("LATENCY GRAPH command").string().starts_with("command - high "));
+    assert_eq!(answers(&mut asking, &["LATENCY RESET", "LATENCY LATEST"]), ["1", "[]"]);
     check(
         &mut asking,
         &[
@@ -95,6 +101,7 @@ fn slow_requests_of_all_reactors_are_in_the_log() {
             ("SLOWLOG GET -2", "-ERR count should be greater than or equal to -1"),
             ("SLOWLOG GET 0", "[]"),
             ("COMMANDLOG LEN slow", "4"),
+            ("LATENCY HISTORY nothing", "[]"),
             ("COMMANDLOG LEN large-reply", "0"),
             ("CONFIG GET slowlog-log-slower-than", "[\"slowlog-log-slower-than\", \"50000\"]"),
             ("SLOWLOG RESET", "OK"),

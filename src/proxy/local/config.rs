@@ -68,7 +68,10 @@ static PARAMETERS: &[Parameter] = &[
     fixed("daemonize", "no"),
     of("databases", |_| DATABASES_ANNOUNCED.to_string()),
     of("io-threads", |identity| identity.reactors.to_string()),
-    fixed("latency-monitor-threshold", "0"),
+    of("latency-monitor-threshold", |identity| match identity.slowlog_max_len {
+        0 => "0".to_owned(),
+        _ => identity.slowlog_log_slower_than.div_ceil(1_000).to_string(),
+    }),
     fixed("loglevel", "notice"),
     of("maxclients", |identity| identity.maxclients.to_string()),
     fixed("maxmemory", "0"),

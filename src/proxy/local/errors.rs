@@ -249,6 +249,11 @@ pub fn unblocked(out: &mut Vec<u8>) {
     fixed(out, "UNBLOCKED client unblocked via CLIENT UNBLOCK");
 }
 
+/// LATENCY GRAPH while nothing was slow.
+pub fn no_samples(out: &mut Vec<u8>) {
+    fixed(out, "ERR No samples available for event 'command'");
+}
+
 /// A client that watches others sent something else.
 pub fn monitors_only(out: &mut Vec<u8>) {
     fixed(out, "ERR only PING / QUIT / RESET are allowed after MONITOR");

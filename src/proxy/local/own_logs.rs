@@ -1,5 +1,5 @@
-//! SLOWLOG and COMMANDLOG (of slow commands): the proxy's own. LATENCY and HOTKEYS: the proxy
-//! records none.
+//! SLOWLOG, COMMANDLOG (of slow commands) and LATENCY (of the event `command`): the proxy's own.
+//! Of other events and of HOTKEYS it records none.
 //!
 //! Not here: the log itself (`proxy/slowlog`); the nodes' logs. One of them answering for the
 //! cluster would mislead.
@@ -19,7 +19,15 @@ pub enum LogQuery {
     Get(usize),
     Len,
     Reset,
+    /// LATENCY: how long slow requests took.
+    Latest,
+    History,
+    Graph,
+    Forget,
 }
+
+/// The one event that LATENCY knows, named as the server's for slow commands.
+const EVENT: &[u8] = b"command";
 
 /// Entries that are shown when no number is given.
 const SHOWN_DEFAULT: usize = 10;
@@ -48,11 +56,19 @@ pub(super) fn answer(
             (Some(false), "LEN") => write::integer(out, 0),
             (Some(false), _) => write::simple(out, "OK"),
         },
-        ("LATENCY", "LATEST" | "HISTORY") => write::array_header(out, 0),
+        ("LATENCY", "LATEST") => return Answer::SlowLog(LogQuery::Latest),
+        ("LATENCY", "HISTORY") if is_event(args) => return Answer::SlowLog(LogQuery::History),
+        ("LATENCY", "HISTORY") => write::array_header(out, 0),
+        ("LATENCY", "RESET") if args.len() == 2 || args.iter().skip(2).any(is_command) => {
+            return Answer::SlowLog(LogQuery::Forget);
+        }
         ("LATENCY", "RESET") => write::integer(out, 0),
+        ("LATENCY", "GRAPH") if is_event(args) => return Answer::SlowLog(LogQuery::Graph),
         ("LATENCY", "HISTOGRAM") => write::map_header(out, version, 0),
         ("LATENCY", "DOCTOR") => {
-            let text = b"This proxy records no latency events. Its times are in its metrics.\n";
+            let text =
+                b"This proxy records how long slow requests took (LATENCY HISTORY command); \
+                         which they were is in SLOWLOG.\n";
             write::verbatim(out, version, b"txt", text);
         }
         ("LATENCY", "GRAPH") => {
@@ -65,6 +81,14 @@ pub(super) fn answer(
         _ => errors::refused(out, &format!("{container} {sub}")),
     }
     Answer::Replied
+}
+
+fn is_event(args: &Args) -> bool {
+    args.get(2).is_some_and(is_command)
+}
+
+fn is_command(event: &[u8]) -> bool {
+    event.eq_ignore_ascii_case(EVENT)
 }
 
 /// `slow`: of the log that is kept; the others are empty.

@@ -287,6 +287,11 @@ fn slow_log_is_asked_of_who_holds_it() {
     asked("SLOWLOG RESET", LogQuery::Reset);
     asked("COMMANDLOG GET 10 slow", LogQuery::Get(10));
     asked("COMMANDLOG LEN Slow", LogQuery::Len);
+    asked("LATENCY LATEST", LogQuery::Latest);
+    asked("LATENCY HISTORY command", LogQuery::History);
+    asked("LATENCY GRAPH COMMAND", LogQuery::Graph);
+    asked("LATENCY RESET", LogQuery::Forget);
+    asked("LATENCY RESET x command", LogQuery::Forget);
 }
 
 #[test]
@@ -300,14 +305,14 @@ fn other_logs_are_empty() {
         "COMMANDLOG LEN foo",
         "-ERR type should be one of the following: slow, large-request, large-reply\r\n",
     );
-    same("LATENCY LATEST", "*0\r\n");
     same("LATENCY HISTORY x", "*0\r\n");
-    same("LATENCY RESET", ":0\r\n");
+    same("LATENCY RESET x y", ":0\r\n");
     same("LATENCY GRAPH x", "-ERR No samples available for event 'x'\r\n");
     both("LATENCY HISTOGRAM", "*0\r\n", "%0\r\n");
     verbatim(
         "LATENCY DOCTOR",
-        "This proxy records no latency events. Its times are in its metrics.\n",
+        "This proxy records how long slow requests took (LATENCY HISTORY command); which they were \
+         is in SLOWLOG.\n",
     );
     both("HOTKEYS GET", "$-1\r\n", "_\r\n");
     same("HOTKEYS RESET", "+OK\r\n");
