@@ -70,16 +70,15 @@ impl Proxy {
                 return ran;
             }
         };
+        if self.monitors.active {
+            self.show(c, command, &args);
+        }
         let client = &mut self.clients[c];
         client.session.command_started(command.id, self.now.ms);
         self.tally.commands += 1;
         if self.tally.commands & (SAMPLE_EVERY - 1) == 0 {
             self.requests.arm_sample(self.now.unix_us);
         }
-        if self.monitors.active {
-            self.show(c, command, &args);
-        }
-        let client = &mut self.clients[c];
         if let Some(word) = command.route_fast()
             && client.plain
             && let Some(key) = args.get(usize::from(word))
