@@ -20,6 +20,10 @@ const LOOKS_PER_SECOND: u32 = 10;
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
+/// Counted, for `memory_limit`.
+#[global_allocator]
+static ALLOCATOR: ring::Counted = ring::Counted;
+
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
     let invocation =

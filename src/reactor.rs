@@ -19,8 +19,10 @@ use crate::cluster::Endpoint;
 use crate::log::Log;
 use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
-use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
-use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
+use crate::proxy::{self, Action, Conn, Memory, Now, Proxy, Socket};
+use crate::ring::{
+    self, BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen,
+};
 use crate::topology::{Report, Update};
 use pace::Pace;
 pub use peers::{Message, Peer};
@@ -35,6 +37,8 @@ pub struct Settings {
     /// How long a wait may go on for more events to come; zero: not at all.
     pub gather: Duration,
     pub pools: Vec<Pool>,
+    /// Bytes that the whole process may hold; 0: no limit.
+    pub memory_limit: u64,
     /// From the system's random source.
     pub seed: [u64; 4],
     pub reactors: u16,
@@ -136,6 +140,9 @@ struct Worker {
     board: Board,
     counters: Counters,
     busy_poll: Option<BusyPoll>,
+    memory_limit: u64,
+    /// Proxies of the process, all reactors'.
+    memory_sharers: u64,
     start: Instant,
     now: Now,
     /// The same clock as `now.ms`, in microseconds.
@@ -167,6 +174,7 @@ impl Worker {
         let mut proxies = Vec::new();
         let mut connect = Vec::new();
         let mut names = Vec::new();
+        let memory_sharers = u64::from(settings.reactors) * settings.pools.len() as u64;
         for (number, pool) in settings.pools.into_iter().enumerate() {
             for address in &pool.listen {
                 let listener = listen(*address, None).map_err(|error| {
@@ -203,6 +211,8 @@ impl Worker {
             board,
             counters: Counters::default(),
             busy_poll,
+            memory_limit: settings.memory_limit,
+            memory_sharers,
             start: Instant::now(),
             now: Now::default(),
             now_us: 0,
@@ -261,6 +271,7 @@ impl Worker {
             self.hear_peers();
         }
         self.handle_time();
+        self.handle_memory();
         for pool in 0..self.proxies.len() {
             self.flush(pool);
         }
@@ -323,12 +334,12 @@ impl Worker {
                 self.ring.receive(id, true);
             }
             None => {
-                let why = if self.drain_until_ms.is_some() { "draining" } else { "maxclients" };
+                let (line, why) = (proxy.refusal(), proxy.refusal_cause());
                 let pool = &self.names[usize::from(pool)];
                 let fields = [("pool", pool as _), ("client", &peer as _), ("why", &why as _)];
                 self.log.warn(self.now.unix_us, "client refused", &fields);
                 self.own(id, Owner::Refused);
-                self.ring.send(id, Proxy::refusal());
+                self.ring.send(id, line);
                 self.ring.close_after_send(id);
             }
         }
@@ -449,6 +460,17 @@ impl Worker {
                 }
                 until > due
             });
+        }
+    }
+
+    #[inline]
+    fn handle_memory(&mut self) {
+        let (limit, sharers) = (self.memory_limit, self.memory_sharers);
+        if limit > 0 {
+            let memory = Memory { held: ring::held(), limit, sharers };
+            for proxy in &mut self.proxies {
+                proxy.handle_memory(memory, self.now);
+            }
         }
     }
 

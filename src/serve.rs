@@ -18,7 +18,7 @@ use crate::log::Log;
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Channels, Message, Peer, Reactor};
-use crate::ring::{ConnectOptions, RingSettings, Waker};
+use crate::ring::{self, ConnectOptions, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
 
 /// Updates that wait for one reactor. Maps that find no room are sent again.
@@ -47,6 +47,7 @@ impl Threads {
         let cpus = cpus(process)?;
         let seed = random_words()?;
         let identity = Identities::new(cpus.len(), unix_us)?;
+        let memory_limit = memory_limit(process);
         let pools = config.pools.iter().map(|pool| reactor_pool(pool, process, &identity));
         let pools = pools.collect::<Result<Vec<reactor::Pool>, String>>()?;
         let (reports, inbox) = unbounded();
@@ -61,6 +62,7 @@ impl Threads {
             board: board.clone(),
             process: Counters::default(),
         };
+        threads.process.set(Counter::MemoryLimit, memory_limit);
         threads.publish_process();
         let mut peers = Vec::new();
         for (index, cpu) in cpus.iter().enumerate() {
@@ -72,6 +74,7 @@ impl Threads {
                 busy_poll: Duration::from_micros(u64::from(process.busy_poll_us)),
                 gather: Duration::from_micros(u64::from(process.gather_us)),
                 pools: split_limits(&pools, cpus.len()),
+                memory_limit,
                 seed: seed.map(|word| word.wrapping_add(index as u64)),
                 reactors: cpus.len() as u16,
                 log: log.for_part(format!("reactor-{index}")),
@@ -123,10 +126,14 @@ impl Threads {
     pub fn publish_process(&mut self) {
         let counters = &mut self.process;
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        counters.set(Counter::MemoryRss, kib_in(&status, "VmRSS:"));
+        let (resident, held) = (kib_in(&status, "VmRSS:"), ring::held());
+        if resident > held + held / 4 + FREE_PAGES_MAX {
+            ring::trim_memory();
+        }
+        counters.set(Counter::MemoryRss, resident);
+        counters.set(Counter::MemoryHeld, held);
         counters.set(Counter::MemoryPeak, kib_in(&status, "VmHWM:"));
-        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        counters.set(Counter::MemorySystem, kib_in(&memory, "MemTotal:"));
+        counters.set(Counter::MemorySystem, memory_of_host());
         let (user_us, system_us) = cpu_times_us().unwrap_or_default();
         counters.set(Counter::CpuUserUs, user_us);
         counters.set(Counter::CpuSystemUs, system_us);
@@ -313,6 +320,36 @@ impl Identities {
             secret: self.secret,
         })
     }
+}
+
+/// Bytes of resident memory that nobody holds, beside a quarter of what is held. The program itself
+/// takes the half of it.
+const FREE_PAGES_MAX: u64 = 16 << 20;
+
+fn memory_limit(process: &Process) -> u64 {
+    match process.memory_limit {
+        0 => {
+            memory_of_group().map_or_else(memory_of_host, |most| most.min(memory_of_host())) / 4 * 3
+        }
+        limit => limit,
+    }
+}
+
+fn memory_of_host() -> u64 {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    kib_in(&memory, "MemTotal:")
+}
+
+/// The least `memory.max` of the process's control group and of those above it (cgroups(7), v2).
+fn memory_of_group() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let all = std::path::Path::new(path).ancestors();
+    let most = |group: &std::path::Path| {
+        let file = std::path::Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
+    };
+    all.filter_map(most).min()
 }
 
 /// Bytes of a line such as `VmRSS:     1234 kB`; 0 if it is not there.

@@ -15,6 +15,7 @@ mod fence;
 mod flow;
 mod load;
 mod login;
+mod memory;
 mod moves;
 mod own;
 mod program;
