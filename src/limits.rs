@@ -93,7 +93,7 @@ pub const PEERS_MS_MAX: u64 = 2_000;
 
 /// Questions and answers that wait for one reactor, at most; one that finds no room counts as not
 /// answered. Each client has one under way.
-pub const PEER_MESSAGES_MAX: usize = 16 * 1024;
+pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
