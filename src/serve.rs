@@ -20,6 +20,7 @@ use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Channels, Message, Peer, Reactor};
 use crate::ring::{self, ConnectOptions, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
+use crate::watchdog::{Verdict, Watch};
 
 /// Updates that wait for one reactor. Maps that find no room are sent again.
 const UPDATES_MAX: usize = 1024;
@@ -30,6 +31,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// What runs.
 pub struct Threads {
     reactors: Vec<JoinHandle<()>>,
+    /// For each reactor.
+    watches: Vec<(Watch, u32)>,
     topology: Option<JoinHandle<()>>,
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
@@ -55,6 +58,7 @@ impl Threads {
         let board = metrics::board(cpus.len() + 1);
         let mut threads = Threads {
             reactors: Vec::new(),
+            watches: Vec::new(),
             topology: None,
             updates: Vec::new(),
             reports: reports.clone(),
@@ -81,9 +85,10 @@ impl Threads {
             };
             let (messages, inbox) = bounded(PEER_MESSAGES_MAX);
             let channels = Channels { updates: received, reports: reports.clone(), inbox };
-            let Reactor { thread, waker } = reactor::start(settings, channels, board.clone())?;
+            let Reactor { thread, waker, tid } = reactor::start(settings, channels, board.clone())?;
             threads.reactors.push(thread);
             peers.push(Peer { messages, waker: waker.clone() });
+            threads.watches.push((Watch::default(), tid));
             threads.updates.push((updates, waker));
         }
         introduce(peers);
@@ -140,6 +145,29 @@ impl Threads {
         if let Some(published) = self.board.last() {
             counters.publish(published);
         }
+    }
+
+    /// Whether all reactors turn; to be asked every `watchdog::LOOK_EVERY_MS`. If not, the process
+    /// should end: what hangs would keep its share of the clients for ever.
+    pub fn turn(&mut self, log: &mut Log, unix_us: u64) -> bool {
+        let running = self.reactors.iter().map(|thread| !thread.is_finished());
+        let seen = self.watches.iter_mut().zip(running).zip(self.board.iter());
+        for (index, (((watch, tid), running), shown)) in seen.enumerate() {
+            let reactor = ("reactor", &index as _);
+            match watch.look(shown.value(Counter::Turns), || cpu_us_of(*tid)) {
+                Verdict::Late if running => {
+                    log.warn(unix_us, "a reactor has made no turn for a second", &[reactor]);
+                }
+                Verdict::Stuck { spins } if running => {
+                    let how = if spins { "it spins" } else { "it hangs" };
+                    let why = ("why", &how as _);
+                    log.error(unix_us, "a reactor is stuck, stopping at once", &[reactor, why]);
+                    return false;
+                }
+                _ => (),
+            }
+        }
+        true
     }
 
     /// `None` while they run; then whether they ended well.
@@ -357,6 +385,12 @@ fn kib_in(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// CPU time of a thread of ours, microseconds (proc(5): schedstat, nanoseconds come first).
+fn cpu_us_of(tid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+    Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000)
 }
 
 /// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).
