@@ -4,6 +4,7 @@
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
 mod pace;
+mod peers;
 mod tell;
 
 use std::io::ErrorKind;
@@ -24,6 +25,7 @@ use crate::ring::{
 };
 use crate::topology::{Report, Update};
 use pace::Pace;
+pub use peers::{Message, Peer};
 
 /// What one reactor is told at its start.
 pub struct Settings {
@@ -54,6 +56,14 @@ pub struct Pool {
     pub connect: ConnectOptions,
 }
 
+/// How one reactor hears of the others and of the topology thread, and tells that one.
+pub struct Channels {
+    pub updates: Receiver<Update>,
+    pub reports: Sender<Report>,
+    /// From the other reactors.
+    pub inbox: Receiver<Message>,
+}
+
 /// A reactor that runs.
 pub struct Reactor {
     pub thread: JoinHandle<()>,
@@ -63,16 +73,11 @@ pub struct Reactor {
 }
 
 /// Starts the thread and waits until it listens. Errors: cause and remedy in one line.
-pub fn start(
-    settings: Settings,
-    updates: Receiver<Update>,
-    reports: Sender<Report>,
-    board: Board,
-) -> Result<Reactor, String> {
+pub fn start(settings: Settings, channels: Channels, board: Board) -> Result<Reactor, String> {
     let (began, beginning) = bounded(1);
     let run = move || {
         let cpu = settings.cpu;
-        let made = Worker::new(settings, updates, reports, board);
+        let made = Worker::new(settings, channels, board);
         match made {
             Ok(mut worker) => {
                 worker.read_clock();
@@ -137,6 +142,9 @@ struct Worker {
     actions: Vec<Action>,
     updates: Receiver<Update>,
     reports: Sender<Report>,
+    inbox: Receiver<Message>,
+    /// All reactors, by index; empty until all have started.
+    peers: Arc<[Peer]>,
     board: Board,
     counters: Counters,
     busy_poll: Option<BusyPoll>,
@@ -163,12 +171,7 @@ struct Worker {
 
 impl Worker {
     #[allow(clippy::disallowed_methods, reason = "the reactor's clock, read once a turn")]
-    fn new(
-        settings: Settings,
-        updates: Receiver<Update>,
-        reports: Sender<Report>,
-        board: Board,
-    ) -> Result<Worker, String> {
+    fn new(settings: Settings, channels: Channels, board: Board) -> Result<Worker, String> {
         if let Some(cpu) = settings.cpu
             && !core_affinity::set_for_current(cpu)
         {
@@ -209,8 +212,10 @@ impl Worker {
             listeners,
             owners: Vec::new(),
             actions: Vec::new(),
-            updates,
-            reports,
+            updates: channels.updates,
+            reports: channels.reports,
+            inbox: channels.inbox,
+            peers: Vec::new().into(),
             board,
             counters: Counters::default(),
             busy_poll,
@@ -249,6 +254,7 @@ impl Worker {
         }
         self.publish();
         self.tell_end();
+        self.leave_peers();
         let _ = self.reports.send(Report::ReactorStopped { reactor: self.index });
     }
 
@@ -270,6 +276,7 @@ impl Worker {
             while let Ok(update) = self.updates.try_recv() {
                 self.handle_update(update);
             }
+            self.hear_peers();
         }
         self.handle_time();
         self.handle_memory();
@@ -389,6 +396,8 @@ impl Worker {
             Action::Report(report) => {
                 let _ = self.reports.send(to_topology(pool as u16, self.index, report));
             }
+            Action::Ask { ticket, query } => self.ask_peers(pool, ticket, &query),
+            Action::Show { to, lines } => self.show_peers(pool, &to, &lines),
             Action::Note(note) => self.tell(pool, &note),
         }
     }

@@ -64,6 +64,8 @@ pub struct Backend {
     pub phase: Phase,
     pub lane: Lane,
     pub version: Version,
+    /// The database that its handshake selects.
+    pub database: u8,
     /// In the list of those that have something to send.
     pub dirty: bool,
     /// Replies of the handshake still to come.
@@ -114,6 +116,7 @@ impl Backend {
             phase: Phase::Idle,
             lane,
             version,
+            database: 0,
             dirty: false,
             handshake_left: 0,
             handshake_sending: false,

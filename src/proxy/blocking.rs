@@ -204,7 +204,12 @@ impl Proxy {
                     }
                 }
             }
-            State::Free | State::Held | State::Queued | State::Subscribing | State::Done => (),
+            State::Free
+            | State::Held
+            | State::Queued
+            | State::Subscribing
+            | State::Inquiring
+            | State::Done => (),
         }
     }
 

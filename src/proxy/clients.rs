@@ -4,21 +4,18 @@
 
 use super::Proxy;
 use super::client::{Client, Phase};
-use super::local::{
-    ClientFacts, ClientFilter, World, client_line, write_client_list, write_killed,
-};
+use super::local::{ClientFacts, ClientFilter, World, client_line};
 use super::pubsub::Kind;
 
 impl Proxy {
     /// CLIENT LIST and INFO: one line for each client that the filter matches, the eldest first.
-    /// `asking`: bytes of the request itself, which a server counts among what `c` has sent.
-    pub(super) fn list_clients(
-        &mut self,
-        c: u32,
+    /// `asking`: one of ours and the bytes of its request itself, which a server counts among what
+    /// it has sent.
+    pub(super) fn client_lines(
+        &self,
         filter: &ClientFilter,
-        asking: usize,
-        out: &mut Vec<u8>,
-    ) {
+        asking: Option<(u32, usize)>,
+    ) -> Vec<u8> {
         let mut lines = Vec::new();
         let world = self.world(0);
         let is_meant = |index: &u32| filter.matches(&self.clients[*index].session, self.now.ms);
@@ -27,32 +24,29 @@ impl Proxy {
         for index in meant {
             let client = &self.clients[index];
             let mut facts = facts(index, client);
-            facts.query += if index == c { asking as u64 } else { 0 };
+            if let Some((_, bytes)) = asking.filter(|of| of.0 == index) {
+                facts.query += bytes as u64;
+            }
             client_line(&client.session, &facts, &world, &mut lines);
         }
-        write_client_list(out, self.clients[c].session.version, &lines);
+        lines
     }
 
-    /// CLIENT KILL. `true`: the asking client itself is to be closed after its reply.
-    pub(super) fn kill_clients(
-        &mut self,
-        c: u32,
-        filter: &ClientFilter,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    /// CLIENT KILL: how many; whether `c`, the asking client, is itself to be closed after its
+    /// reply.
+    pub(super) fn kill_clients(&mut self, c: u32, filter: &ClientFilter) -> (u64, bool) {
         let is_meant = |index: &u32| {
             let client = &self.clients[*index];
             matches!(client.phase, Phase::Open | Phase::Last)
                 && filter.matches(&client.session, self.now.ms)
         };
         let meant: Vec<u32> = self.clients.indexes().filter(is_meant).collect();
-        write_killed(out, filter, meant.len() as u64);
         for &index in &meant {
             if index != c {
                 self.close_client(index);
             }
         }
-        meant.contains(&c)
+        (meant.len() as u64, meant.contains(&c))
     }
 
     /// Brings the totals up to date where people and tests wait for a change: who is connected,

@@ -93,12 +93,15 @@ impl Proxy {
 
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
+        if (self.now.ms as u32).wrapping_sub(self.requests[r].since) >= self.slow_after_ms {
+            self.note_slow(r);
+        }
         if self.requests[r].marks.has(Marks::EXEC) {
             return self.finish_exec(r, reply);
         }
         let mut counted = Vec::new();
         let mut reply = reply;
-        if self.requests[r].marks.has(Marks::PRIVATE) {
+        if self.requests[r].marks.has(Marks::PRIVATE) && !self.is_at_node(r) {
             if !self.count_replicas(r, reply, &mut counted) {
                 return;
             }
@@ -148,6 +151,9 @@ impl Proxy {
         }
         self.close_parts(s, &parts);
         self.splits[s].parts = parts;
+        if let Some(database) = self.splits[s].database {
+            self.finish_select(s, database, &out);
+        }
         self.answer_parent(s, out);
     }
 
@@ -311,6 +317,29 @@ impl Proxy {
         Ran::Yes
     }
 
+    /// As `ask_primaries`, for a request that has its place in its client's order already.
+    pub(super) fn ask_primaries_for(
+        &mut self,
+        r: u32,
+        (asked, bytes): (Asked, &[u8]),
+        merge: Merge,
+        adjust: &[i64],
+    ) {
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() {
+            self.actions.push(super::Action::Report(super::Report::WantRefresh));
+            return self.fail(r, errors::no_map);
+        }
+        self.tally.splits += 1;
+        self.clients[asked.client].map_version = self.map.version();
+        let s = self.make_parent(r, merge, client_version(asked.marks));
+        self.splits[s].adjust.extend_from_slice(adjust);
+        for slot in slots {
+            self.open_part(asked, s, slot);
+        }
+        self.launch_all(s, bytes);
+    }
+
     /// Class H: primaries and replicas. A replica that cannot be reached is no error.
     pub(super) fn run_every_node(&mut self, asked: Asked, args: &Args) -> Ran {
         if self.waits_for_elders(asked.client) {
@@ -379,7 +408,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn launch_all(&mut self, s: u32, bytes: &[u8]) {
+    pub(super) fn launch_all(&mut self, s: u32, bytes: &[u8]) {
         self.clients[self.requests[self.splits[s].parent].client].barrier = true;
         for part in 0..self.splits[s].parts.len() {
             self.launch_part(s, part, Bytes::Copy(bytes));

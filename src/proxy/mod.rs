@@ -20,7 +20,8 @@
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
-//! clients' side and the nodes').
+//! clients' side and the nodes'), `peers` (what all reactors answer together), `own` (PROXY),
+//! `databases` (SELECT), `slowlog`, `monitor`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -29,6 +30,7 @@ mod blocking;
 pub mod client;
 mod clients;
 mod connect;
+mod databases;
 mod deliver;
 mod dispatch;
 mod fanout;
@@ -39,9 +41,13 @@ mod launch;
 pub mod local;
 mod memory;
 mod mode;
+mod monitor;
+mod node_facts;
 mod node_info;
 mod nodes;
 mod output;
+mod own;
+pub mod peers;
 mod private;
 mod pubsub;
 mod recover;
@@ -51,9 +57,12 @@ mod route;
 mod scan;
 mod scripts;
 pub mod session;
+mod slowlog;
 mod split;
 mod subscribe;
 mod subscriber;
+#[cfg(test)]
+mod tests_peers;
 mod transaction;
 pub mod types;
 mod walk;
@@ -70,15 +79,19 @@ use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
+use databases::Databases;
 use local::{Identity, Totals};
 use memory::Ladder;
+use monitor::Monitors;
 use nodes::Nodes;
 use output::Pool;
+use peers::Inquiries;
 use pubsub::Topics;
 use recover::News;
 use request::Requests;
 use scripts::Scripts;
 use session::Session;
+use slowlog::SlowLog;
 use split::{Cut, Splits};
 pub use types::{Action, Conn, Memory, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
@@ -188,6 +201,12 @@ pub struct Proxy {
     topology: Option<Arc<Topology>>,
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
+    inquiries: Inquiries,
+    databases: Databases,
+    slow_log: SlowLog,
+    /// From so many milliseconds on a request is slow.
+    slow_after_ms: u32,
+    monitors: Monitors,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Waits,
@@ -260,6 +279,11 @@ impl Proxy {
             topology: None,
             learned: None,
             scripts: Scripts::default(),
+            inquiries: Inquiries::default(),
+            databases: Databases::default(),
+            slow_log: SlowLog::new(settings.slowlog_max_len, first_client_id, client_id_step),
+            slow_after_ms: settings.slow_after_ms(),
+            monitors: Monitors::default(),
             totals: Totals::default(),
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             own_totals: [0; 6],
@@ -495,6 +519,7 @@ impl Proxy {
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
             self.check_topics();
+            self.check_inquiries();
         }
         self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {
@@ -520,6 +545,9 @@ impl Proxy {
             self.clients[c].resuming = false;
             self.release_held(c);
             self.resume(c);
+        }
+        if self.has_lines() {
+            self.hand_out_lines();
         }
         let mut dirty = std::mem::take(&mut self.dirty_backends);
         for b in dirty.drain(..) {
@@ -587,6 +615,7 @@ impl Proxy {
         self.requests.shrink();
         self.partials.truncate(self.partials.len() / 2);
         self.close_spare_backends();
+        self.tidy_monitors();
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;
@@ -594,6 +623,7 @@ impl Proxy {
             let idle_over = idle > 0
                 && client.head == NONE
                 && client.session.subscriptions == 0
+                && !client.session.monitors
                 && now.saturating_sub(client.session.active_ms) > idle;
             let stalled =
                 client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;

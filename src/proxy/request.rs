@@ -30,6 +30,8 @@ pub enum State {
     Parent,
     /// Waits until nodes have confirmed its subscriptions.
     Subscribing,
+    /// Waits for the other reactors' parts of the answer.
+    Inquiring,
     /// Has its whole reply, waits for its turn.
     Done,
 }

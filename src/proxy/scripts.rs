@@ -15,10 +15,13 @@ use std::sync::Arc;
 use ahash::{AHashMap, AHashSet};
 
 use super::Proxy;
+use super::dispatch::{Asked, Ran};
+use super::request::Marks;
 use super::types::{Action, Report};
 use crate::command::{self, Args};
 use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_BYTES_MAX, SCRIPTS_MAX};
 use crate::resp::request::{RequestLimits, RequestParser};
+use crate::resp::write;
 
 type Digest = [u8; 20];
 
@@ -103,6 +106,17 @@ impl Proxy {
             self.scripts.clear();
             self.actions.push(Action::Report(Report::ScriptsFlushed));
         }
+    }
+
+    /// SCRIPT SHOW: from what is kept, else a node may have it.
+    pub(super) fn run_show(&mut self, asked: Asked, args: &Args) -> Ran {
+        let Some(body) = self.scripts.find(args.get(2).unwrap_or_default()).cloned() else {
+            return self.run_any_node(asked, args);
+        };
+        let mut out = Vec::new();
+        write::bulk(&mut out, &body);
+        self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
+        Ran::Yes
     }
 
     /// A client of another reactor has loaded a script.

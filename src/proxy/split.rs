@@ -3,6 +3,7 @@
 //! Pure: words and replies in, bytes out. Policies are named as in the Valkey documentation.
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
+use super::node_facts;
 use super::node_info;
 use super::types::NONE;
 use super::walk::Walk;
@@ -37,6 +38,8 @@ pub enum Merge {
     Info {
         lenient: bool,
     },
+    /// Texts of INFO.
+    NodeFacts,
     /// Rounds of questions (`walk`): what the parts say leads to the next.
     Walk,
     /// The one part is a transaction: its reply, as it is.
@@ -80,6 +83,8 @@ pub struct Split {
     sum: i64,
     /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
     pub walk: Option<Box<Walk>>,
+    /// SELECT: the database that its client enters if all say OK.
+    pub database: Option<u8>,
     pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
@@ -159,6 +164,7 @@ impl Split {
             Merge::Counts => merge_counts(replies, &self.adjust, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
             Merge::Info { .. } => node_info::merge(&self.result, replies, self.version, out),
+            Merge::NodeFacts => node_facts::merge(replies, self.version, out),
             Merge::Walk => None,
         };
         if done.is_none() {
@@ -207,6 +213,7 @@ impl Splits {
                 kept: 0,
                 sum: 0,
                 walk: None,
+                database: None,
                 nonce: 0,
                 result: Vec::new(),
                 error: Vec::new(),
@@ -228,6 +235,7 @@ impl Splits {
         assert_ne!(split.parent, NONE, "a split is closed once");
         split.parent = NONE;
         split.walk = None;
+        split.database = None;
         for list in [&mut split.parts, &mut split.order] {
             list.clear();
             list.shrink_to(1024);

@@ -125,11 +125,12 @@ impl Proxy {
         if AT_ONCE.contains(&command.name) {
             return None;
         }
-        let place = if self.is_config_of_nodes(command) {
-            // As other commands for all nodes.
-            Place::Nowhere
-        } else {
-            place_of(command, args)
+        // As other commands for all nodes; and who answers with others does so in its own time.
+        let together = self.asks_peers(command) && command.name != "INFO";
+        let place = match together || self.is_config_of_nodes(command) || command.name == "MONITOR"
+        {
+            true => Place::Nowhere,
+            false => place_of(command, args),
         };
         let ran = match place {
             Place::Nowhere => self.fail_queued(c, errors::not_in_multi),

@@ -8,6 +8,7 @@
 mod bench;
 mod blocking;
 mod breaking;
+mod databases;
 mod fakes;
 mod faults;
 mod fence;
@@ -17,6 +18,7 @@ mod login;
 mod memory;
 mod moves;
 mod nodes;
+mod own;
 mod program;
 mod protocol;
 mod pubsub;
@@ -27,5 +29,7 @@ mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 mod transactions;
 mod walk;
+mod watching;

@@ -1,8 +1,8 @@
 //! INFO: the proxy in the form that clients, exporters and people read of a server.
 //!
-//! Not here: what the nodes know and are asked for when it is named (`proxy/node_info`); here only
-//! the titles of these sections stand. What a proxy has none of is said as a server that stores
-//! nothing would say it.
+//! Not here: what the nodes know and are asked for when it is named (`proxy/node_info`; INFO nodes:
+//! `proxy/node_facts`); here only the titles of these sections stand. What a proxy has none of is
+//! said as a server that stores nothing would say it.
 
 use std::io::Write;
 
