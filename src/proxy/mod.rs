@@ -69,6 +69,7 @@ use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
+use fanout::Mapless;
 use local::{Identity, Totals};
 use nodes::Nodes;
 use output::Pool;
@@ -159,6 +160,7 @@ pub struct Proxy {
     nodes: Nodes,
     map: SlotMap,
     topology: Option<Arc<Topology>>,
+    mapless: Mapless,
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
     /// Totals of the whole process, as last published; for INFO.
@@ -228,6 +230,7 @@ impl Proxy {
             nodes: Nodes::default(),
             map: SlotMap::new(),
             topology: None,
+            mapless: Mapless::default(),
             learned: None,
             scripts: Scripts::default(),
             totals: Totals::default(),
@@ -404,6 +407,7 @@ impl Proxy {
         self.topology = Some(topology);
         self.topics.map_version = None;
         self.retire_absent_nodes();
+        self.release_mapless(false);
         self.wake_waiting(News::Map);
     }
 
@@ -458,6 +462,7 @@ impl Proxy {
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
             self.check_topics();
+            self.check_mapless();
         }
         self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {
@@ -469,8 +474,8 @@ impl Proxy {
     /// When `handle_time` wants to be called next, milliseconds; `None`: nothing is under way.
     pub fn next_deadline(&self) -> u64 {
         let waits = self.waits.iter().map(|wait| wait.until_ms).min();
-        let check = if self.requests.open_count() > 0 || self.connecting() || self.topics.is_busy()
-        {
+        let busy = self.topics.is_busy() || self.mapless.any_waits();
+        let check = if busy || self.requests.open_count() > 0 || self.connecting() {
             self.next_check_ms
         } else {
             self.next_tidy_ms
