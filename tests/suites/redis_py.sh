@@ -50,7 +50,7 @@ main() {
     long)
         run_both 3 "$SYNC $ASYNC"
         run_both 2 "$SYNC $ASYNC"
-        judge --whole --least 3000
+        judge --whole --least 3300
         ;;
     *) echo "redis_py.sh [all|long]" >&2 && exit 2 ;;
     esac
