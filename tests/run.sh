@@ -8,7 +8,7 @@
 #   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients tcl simulation demo
+#   format lint unit program conformance cases cases-valkey clients tcl suites simulation demo
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
@@ -16,7 +16,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients tcl simulation demo"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation demo"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -64,6 +64,7 @@ limit_of() {
     cases | cases-valkey) echo 600 ;;
     clients) echo 900 ;;
     tcl) echo 600 ;;
+    suites) echo 900 ;;
     simulation) echo 900 ;;
     demo) echo 600 ;;
     esac
@@ -105,6 +106,15 @@ part_tcl() {
     else
         tests/suites/tcl.sh long && RINGWAY_TCL_NODES=1 tests/suites/tcl.sh long
     fi
+}
+
+# The libraries' own tests: the same must pass through the proxy as directly.
+part_suites() {
+    local mode=all
+    [[ -n ${RINGWAY_LONG-} ]] && mode=long
+    cargo build --locked --release || return 1
+    export RINGWAY_BINARY=$PWD/target/release/ringway
+    tests/suites/redis_py.sh $mode && tests/suites/redis_rs.sh $mode
 }
 
 part_simulation() {
@@ -158,7 +168,7 @@ install_all() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    if [[ $wanted =~ program|conformance|cases|clients|tcl|demo ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|demo ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)
@@ -174,6 +184,9 @@ install_all() {
     install_debian "${packages[@]}" || return 1
     if [[ $wanted =~ conformance|cases-valkey|clients ]]; then install_valkey || return 1; fi
     if [[ $wanted == *clients* ]]; then install_clients || return 1; fi
+    if [[ $wanted == *suites* ]]; then
+        venv suites-py 'pytest>=8' 'pytest-asyncio>=1' 'pytest-timeout>=2' 'numpy>=2' 'xxhash>=3' || return 1
+    fi
 }
 
 install_debian() {

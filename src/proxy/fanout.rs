@@ -4,7 +4,7 @@
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran, Source};
-use super::launch::Bytes;
+use super::launch::{Bytes, UNSERVED_BUDGET_MS};
 use super::local::{errors, info};
 use super::request::{Marks, State};
 use super::split::{Cut, Merge};
@@ -439,12 +439,49 @@ impl Proxy {
         Ran::Yes
     }
 
+    /// No primary is known. At the start the first map is waited for, as by what has a slot.
     pub(super) fn no_map(&mut self, asked: Asked) -> Ran {
         self.actions.push(super::Action::Report(super::Report::WantRefresh));
+        if self.topology.is_none() && !self.mapless.waited {
+            let budget = UNSERVED_BUDGET_MS.min(self.settings.request_timeout_ms);
+            let until_ms = self.now.ms + budget;
+            self.mapless.clients.push((until_ms, asked.client));
+            return Ran::HoldBack;
+        }
         let mut out = Vec::new();
         errors::no_map(&mut out);
         self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
         Ran::Yes
+    }
+
+    pub(super) fn check_mapless(&mut self) {
+        if self.mapless.clients.first().is_some_and(|&(until_ms, _)| until_ms <= self.now.ms) {
+            self.release_mapless(true);
+        }
+    }
+
+    /// They run what they held back; `waited`: as it is, without a map.
+    pub(super) fn release_mapless(&mut self, waited: bool) {
+        self.mapless.waited = waited;
+        for (_, c) in std::mem::take(&mut self.mapless.clients) {
+            self.resume(c);
+        }
+        self.mapless.waited = false;
+    }
+}
+
+/// Clients that wait for the first map. All are answered with the one that came first.
+#[derive(Debug, Default)]
+pub(super) struct Mapless {
+    /// Until when, and who; the client may have left since.
+    clients: Vec<(u64, u32)>,
+    /// Their time is over: they are being answered.
+    waited: bool,
+}
+
+impl Mapless {
+    pub(super) fn any_waits(&self) -> bool {
+        !self.clients.is_empty()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::resp::Version;
 use crate::resp::reply::{ErrorKind, classify_error};
 
 /// How long a slot that nobody serves is waited for.
-const UNSERVED_BUDGET_MS: u64 = 2_000;
+pub(super) const UNSERVED_BUDGET_MS: u64 = 2_000;
 
 /// How long a request waits that found its backend full.
 const FULL_WAIT_MS: u64 = 10;

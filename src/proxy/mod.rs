@@ -80,6 +80,7 @@ use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
 use databases::Databases;
+use fanout::Mapless;
 use local::{Identity, Totals};
 use memory::Ladder;
 use monitor::Monitors;
@@ -199,6 +200,7 @@ pub struct Proxy {
     nodes: Nodes,
     map: SlotMap,
     topology: Option<Arc<Topology>>,
+    mapless: Mapless,
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
     inquiries: Inquiries,
@@ -277,6 +279,7 @@ impl Proxy {
             nodes: Nodes::default(),
             map: SlotMap::new(),
             topology: None,
+            mapless: Mapless::default(),
             learned: None,
             scripts: Scripts::default(),
             inquiries: Inquiries::default(),
@@ -464,6 +467,7 @@ impl Proxy {
         self.topology = Some(topology);
         self.topics.map_version = None;
         self.retire_absent_nodes();
+        self.release_mapless(false);
         self.wake_waiting(News::Map);
     }
 
@@ -520,6 +524,7 @@ impl Proxy {
             self.check_backends();
             self.check_topics();
             self.check_inquiries();
+            self.check_mapless();
         }
         self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {
@@ -530,8 +535,8 @@ impl Proxy {
 
     /// When `handle_time` wants to be called next, milliseconds; `None`: nothing is under way.
     pub fn next_deadline(&self) -> u64 {
-        let check = if self.requests.open_count() > 0 || self.connecting() || self.topics.is_busy()
-        {
+        let busy = self.topics.is_busy() || self.mapless.any_waits();
+        let check = if busy || self.requests.open_count() > 0 || self.connecting() {
             self.next_check_ms
         } else {
             self.next_tidy_ms

@@ -246,7 +246,7 @@ fn refused_and_later_commands_answer_one_error() {
 }
 
 #[test]
-fn whole_data_set_commands_reach_every_primary() {
+fn a16_whole_data_set_commands_reach_every_primary() {
     // Own nodes: FLUSHALL would empty those of the other tests.
     let cluster = crate::support::cluster::Cluster::three(crate::bench::flavour());
     let proxy = crate::support::proxy::Proxy::start(&cluster);
@@ -277,6 +277,14 @@ fn whole_data_set_commands_reach_every_primary() {
     assert_eq!(client.run("FLUSHALL").text(), "OK");
     assert_eq!(client.run("DBSIZE").integer(), 0);
     assert_eq!(client.run("RANDOMKEY").text(), "nil");
+    assert!(cluster.nodes.iter().all(|node| node.run("DBSIZE").integer() == 0));
+    for key in &keys {
+        client.run(&format!("SET {key} v"));
+    }
+    assert_eq!(client.run("WAIT 1 100").text(), "0", "there are no replicas");
+    let refused = client.run("DEBUG SLEEP 0").text();
+    assert_eq!(refused, "-ERR DEBUG is not allowed through this proxy");
+    assert_eq!(client.run("FLUSHDB").text(), "OK");
     assert!(cluster.nodes.iter().all(|node| node.run("DBSIZE").integer() == 0));
     let subscriber = &mut cluster.nodes[1].client();
     subscriber.run("SUBSCRIBE channel");
