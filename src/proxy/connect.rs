@@ -4,8 +4,11 @@
 
 use std::net::SocketAddr;
 
+use ahash::AHashSet;
+
 use super::backend::{Backend, Lane, Phase};
 use super::nodes::version_index;
+use super::request::Marks;
 use super::types::{Action, Conn, NONE, Note, Now, Report, Socket};
 use super::{Proxy, launch::Usable};
 use crate::resp::Version;
@@ -222,6 +225,7 @@ impl Proxy {
         for r in awaiting {
             self.fail_awaiting(r);
         }
+        self.keep_order_of_lost(&mut lost);
         for (r, written, bytes) in lost.drain(..) {
             self.handle_lost(r, written, why == Why::TimedOut, bytes);
         }
@@ -232,6 +236,24 @@ impl Proxy {
             Lane::Fence => self.serve_fence_queue(node),
             Lane::Subscriber => self.lose_legs(node),
             Lane::Private => self.free_private(b),
+        }
+    }
+
+    /// A read is not repeated when a later write of its client to its slot may have run: it would
+    /// see what it came before. Without its bytes it is lost like the write.
+    fn keep_order_of_lost(&self, lost: &mut [(u32, bool, Option<Vec<u8>>)]) {
+        let mut written_to = AHashSet::new();
+        for (r, written, bytes) in lost.iter_mut().rev() {
+            let entry = &self.requests[*r];
+            let place = (entry.client, entry.slot);
+            if entry.client == NONE || !*written {
+                continue;
+            }
+            if !entry.marks.has(Marks::RETRY_SAFE) {
+                written_to.insert(place);
+            } else if written_to.contains(&place) {
+                *bytes = None;
+            }
         }
     }
 
@@ -290,7 +312,7 @@ impl Proxy {
         if self.requests[r].state == super::request::State::Waiting {
             let line = std::mem::take(&mut self.requests[r].reply);
             drop(line);
-            if self.requests[r].marks.has(super::request::Marks::FENCED) {
+            if self.requests[r].marks.has(Marks::FENCED) {
                 // A script's word that it was not run is not believed.
                 return self.fail(r, super::local::errors::connection_lost);
             }
