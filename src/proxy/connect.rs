@@ -27,8 +27,9 @@ pub(super) enum Why {
     Retired,
 }
 
-/// Backoff between attempts: 50 ms, doubled up to this, plus jitter.
-const BACKOFF_MAX_MS: u64 = 2_000;
+/// Backoff between attempts: 50 ms, doubled up to this, plus a quarter of jitter: a node that is
+/// there again is used within a second.
+const BACKOFF_MAX_MS: u64 = 800;
 
 impl Proxy {
     pub(super) fn open_backend(&mut self, node: u16, version: Version, lane: Lane) -> u32 {

@@ -8,7 +8,7 @@ use super::settings::PoolSettings;
 use super::{Report, Update};
 use crate::cluster::{AddressMap, Choice, Endpoint, Node, SLOTS, SlotMap, Topology, Witnesses};
 use crate::command::Learned;
-use crate::limits::{REFRESH_GAP_MS_MAX, REFRESH_URGENT_MS, UNCONFIRMED_MAX};
+use crate::limits::{REFRESH_URGENT_MS, UNCONFIRMED_MAX};
 use crate::log::Log;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,6 +19,10 @@ const SLOT_GAP_MS: u64 = 100;
 
 /// A MOVED that the next maps do not confirm is forgotten after this time.
 const PATCH_TRUSTED_MS: u64 = 1000;
+
+/// How soon after the last one a refresh for an unknown redirect target may be: less than the
+/// request waits, not so little that forged redirects become a storm of refreshes.
+const CONFIRM_GAP_MS: u64 = 500;
 
 /// How long the map counts as in doubt after the owner of slots was lost: the nodes need
 /// `cluster-node-timeout` (15 s by default) and an election to agree on a successor.
@@ -331,7 +335,7 @@ impl Pool {
         self.schedule.prefer(from);
         self.schedule.want(now);
         // Somebody waits for the answer.
-        self.schedule.want_within(REFRESH_GAP_MS_MAX, now);
+        self.schedule.want_within(CONFIRM_GAP_MS, now);
     }
 
     /// The node at an announced place, after the address map, by name or by address.

@@ -138,7 +138,7 @@ fn g3_cut_connections_double_no_write() {
         .map(|depth| Style { depth, mix: Mix::COUNTING, resp3: depth == 64, ..Style::PLAIN })
         .into();
     let crowd = Crowd::start(proxy.port, seed(), &styles);
-    let (start, budget) = (Instant::now(), budget(12));
+    let (start, budget) = (Instant::now(), budget(8));
     let mut random = Random(seed());
     let mut cuts = 0;
     while start.elapsed() < budget || cuts < 50 {
@@ -193,7 +193,8 @@ fn g17_storm_of_redirects_asks_for_the_map_once_a_second() {
         _ => Answer::Usual,
     });
     let asked = |node: &Fake| -> u64 {
-        ["SLOTS", "SHARDS", "NODES"].iter().map(|name| node.seen(&format!("CLUSTER {name}"))).sum()
+        let names = ["SLOTS", "SHARDS", "NODES", "INFO"];
+        names.iter().map(|name| node.seen(&format!("CLUSTER {name}"))).sum()
     };
     let end = Arc::new(AtomicBool::new(false));
     let storm = |_| {
@@ -209,16 +210,17 @@ fn g17_storm_of_redirects_asks_for_the_map_once_a_second() {
     };
     let clients: Vec<_> = (0..4).map(storm).collect();
     // The first ones come sooner, in case that they bring news.
-    std::thread::sleep(seconds(2));
+    std::thread::sleep(seconds(3));
     let (before, sent, start) = (asked(&node), node.seen("GET"), Instant::now());
-    std::thread::sleep(seconds(6));
+    std::thread::sleep(seconds(if is_long() { 60 } else { 9 }));
     let took = start.elapsed().as_secs_f64();
     let per_second = (asked(&node) - before) as f64 / took;
     let storm_per_second = (node.seen("GET") - sent) as f64 / took;
     end.store(true, Ordering::Relaxed);
     clients.into_iter().for_each(|client| client.join().expect("a client of the storm"));
     println!("G17: {storm_per_second:.0} MOVED a second, {per_second:.2} CLUSTER calls a second");
-    assert!(per_second <= 1.2, "{per_second:.2} CLUSTER calls a second");
+    // One conversation is three calls: its edges may add one to what is one call a second.
+    assert!(per_second <= 1.0 + 3.0 / took, "{per_second:.2} CLUSTER calls a second");
     proxy.expect_alive();
 }
 

@@ -49,10 +49,10 @@ fn storm(flavour: Flavour, allowed: &[Fault], budget: Duration) {
 
 #[test]
 fn nobody_gets_anothers_reply_whatever_happens_to_redis() {
-    storm(Flavour::Redis, &Fault::ALL, budget(30));
+    storm(Flavour::Redis, &Fault::ALL, budget(20));
 }
 
 #[test]
 fn nobody_gets_anothers_reply_whatever_happens_to_valkey() {
-    storm(Flavour::Valkey, &Fault::ALL, budget(30));
+    storm(Flavour::Valkey, &Fault::ALL, budget(15));
 }

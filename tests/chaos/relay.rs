@@ -25,9 +25,9 @@ pub enum What {
     /// It arrives twice.
     Double,
     /// This arrives instead.
-    Forge(Vec<u8>),
+    Forge(&'static [u8]),
     /// This arrives before it.
-    Insert(Vec<u8>),
+    Insert(&'static [u8]),
 }
 
 #[derive(Default)]
@@ -164,10 +164,11 @@ fn pass_replies(buffer: &mut Vec<u8>, to: &mut TcpStream, shared: &Shared) -> bo
         shared.replies.fetch_add(1, Ordering::Relaxed);
         if let Some(what) = due(shared) {
             let before = write(to, &buffer[passed..at], shared).is_ok();
-            if !before || !act(&what, &buffer[at..end], to, shared) {
+            let goes_on = before && act(&what, &buffer[at..end], to, shared);
+            shared.fired.store(true, Ordering::SeqCst);
+            if !goes_on {
                 return false;
             }
-            shared.fired.store(true, Ordering::SeqCst);
             passed = end;
         }
         at = end;
@@ -207,12 +208,11 @@ fn act(what: &What, reply: &[u8], to: &mut TcpStream, shared: &Shared) -> bool {
         }
         What::Cut { bytes } => {
             let _ = write(to, &reply[..(*bytes).min(reply.len())], shared);
-            shared.fired.store(true, Ordering::SeqCst);
             false
         }
         What::Double => write(to, &[reply, reply].concat(), shared).is_ok(),
         What::Forge(bytes) => write(to, bytes, shared).is_ok(),
-        What::Insert(bytes) => write(to, &[bytes, reply].concat(), shared).is_ok(),
+        What::Insert(bytes) => write(to, &[*bytes, reply].concat(), shared).is_ok(),
     }
 }
 
