@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares cluster proxies in one run: CPU per command, throughput, latency.
+"""Compares cluster proxies in one run: CPU per command, throughput, latency; Ringway's system calls per command.
 
 Three primaries and the load share CPU 1, each proxy has CPU 0 in its turn, one worker thread each. Rounds are
 interleaved (A B A B ...); the median is printed, with the ratio to the first proxy named. CPU time is the scheduler's
@@ -126,17 +126,19 @@ def compare(workload, running, nodes, rounds):
     rows = {name: [] for name, _, _ in running}
     for _ in range(rounds):
         for name, port, process in running:
-            before = cpu_ns([process]), cpu_ns(nodes)
+            before = cpu_ns([process]), cpu_ns(nodes), ring_calls(port)
             load = run_load(port, arguments, count)
-            after = cpu_ns([process]), cpu_ns(nodes)
+            after = cpu_ns([process]), cpu_ns(nodes), ring_calls(port)
             used = [(late - early) / (count * times) for early, late in zip(before, after)]
             rows[name].append([*used, load[0], load[3], load[5]])
     print(f"== {workload}")
     medians = {name: [statistics.median(column) for column in zip(*row)] for name, row in rows.items()}
     first = next(iter(medians.values()))
-    for name, (proxy, node, rate, p50, p99) in medians.items():
+    for name, (proxy, node, calls, rate, p50, p99) in medians.items():
+        entered = f"  {calls:.3f} io_uring_enter/cmd" if calls else ""
         print(f"  {name:12s} proxy {proxy:7.0f} ns/cmd (x{proxy / first[0]:.2f})  nodes {node:7.0f} ns/cmd "
-              f"(x{node / first[1]:.2f})  {rate:9.0f}/s (x{rate / first[2]:.2f})  p50 {p50:.3f}  p99 {p99:.3f} ms",
+              f"(x{node / first[1]:.2f})  {rate:9.0f}/s (x{rate / first[3]:.2f})  p50 {p50:.3f}  p99 {p99:.3f} ms"
+              f"{entered}",
               flush=True)
     return medians
 
@@ -156,6 +158,12 @@ def run_load(port, arguments, count):
     if figures is None:
         sys.exit(f"redis-benchmark {arguments} at port {port} brought no figures: {done.stderr.strip()}")
     return figures
+
+
+def ring_calls(port):
+    """Calls of io_uring_enter since the proxy's start, as Ringway tells them; 0 where nobody does."""
+    told = subprocess.run(["redis-cli", "-p", str(port), "info", "ringway"], capture_output=True, text=True).stdout
+    return next((int(line.split(":")[1]) for line in told.splitlines() if line.startswith("ring_enters:")), 0)
 
 
 def cpu_ns(processes):

@@ -4,6 +4,8 @@
 
 pub mod limits;
 
+pub mod secret;
+
 pub mod resp;
 
 pub mod command;
@@ -24,6 +26,8 @@ pub mod ring;
 pub mod topology;
 
 pub mod reactor;
+
+pub mod watchdog;
 
 pub mod serve;
 

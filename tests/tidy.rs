@@ -9,18 +9,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 14] = [
+const ROOMS: [(&str, &[&str]); 16] = [
     ("limits", &[]),
+    ("secret", &[]),
     ("resp", &["limits"]),
     ("command", &["resp", "limits"]),
     ("cluster", &["resp", "limits"]),
-    ("config", &["cluster", "limits"]),
+    ("config", &["cluster", "limits", "secret"]),
     ("metrics", &["limits"]),
     ("log", &["limits"]),
-    ("proxy", &["cluster", "command", "limits", "metrics", "resp"]),
+    ("proxy", &["cluster", "command", "limits", "metrics", "resp", "secret"]),
     ("ring", &["limits"]),
     // `command`: learns the nodes' own table. `ring`: `Waker` only, to wake a reactor.
-    ("topology", &["cluster", "command", "config", "limits", "log", "metrics", "resp", "ring"]),
+    ("topology", &["cluster", "command", "limits", "log", "metrics", "resp", "ring", "secret"]),
     (
         "reactor",
         &[
@@ -28,13 +29,17 @@ const ROOMS: [(&str, &[&str]); 14] = [
             "topology",
         ],
     ),
+    ("watchdog", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
-        &["cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring", "topology"],
+        &[
+            "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring",
+            "topology", "watchdog",
+        ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "log", "ring", "serve"]),
+    ("main", &["check", "config", "log", "ring", "serve", "watchdog"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.

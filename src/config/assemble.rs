@@ -8,9 +8,9 @@ use super::arguments::{Arguments, Variables, Verb};
 use super::file::{self, File, FilePool};
 use super::options::{self, Pool, Process, Scope, User};
 use super::problem::{Problem, Problems, Source};
-use super::secret::Secret;
 use super::value::{Raw, Value, parse_endpoint};
 use super::{Config, Given, Invocation, ReadFile};
+use crate::secret::Secret;
 
 pub fn assemble(
     arguments: Arguments,

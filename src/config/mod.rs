@@ -15,7 +15,6 @@ mod file;
 mod help;
 mod options;
 mod problem;
-mod secret;
 mod value;
 
 use std::ffi::OsString;
@@ -25,7 +24,6 @@ use std::path::Path;
 pub use help::{help, markdown_row};
 pub use options::{Group, Pool, Process, Row, Scope, User, rows};
 pub use problem::{Problem, Problems, Source, nearest};
-pub use secret::Secret;
 pub use value::{Cpus, LogLevel};
 
 use value::Raw;

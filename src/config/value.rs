@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::cluster::Endpoint;
 
-use super::secret::Secret;
+use crate::secret::Secret;
 
 /// What somebody wrote, before we know what it means.
 #[derive(Clone, PartialEq, Eq, Debug)]

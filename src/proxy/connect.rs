@@ -13,6 +13,7 @@ use super::types::{Action, Conn, NONE, Note, Now, Report, Socket};
 use super::{Proxy, launch::Usable};
 use crate::resp::Version;
 use crate::resp::request::encode_request;
+use crate::secret::Secret;
 
 /// Why a backend is given up.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -92,7 +93,7 @@ impl Proxy {
     /// protected mode) is taken for the handshake's answer and never for a client's.
     fn handshake(&self, version: Version) -> (Vec<u8>, u8) {
         let mut out = Vec::new();
-        let password = self.settings.node_password.as_deref();
+        let password = self.settings.node_password.as_ref().map(Secret::reveal);
         let user = self.settings.node_user.as_deref().unwrap_or("default").as_bytes();
         let mut words: Vec<&[u8]> = Vec::new();
         if version == Version::Resp3 {
@@ -181,7 +182,7 @@ impl Proxy {
         } else {
             backend.keep_sent(buffer);
             let open = backend.fence_open;
-            if open != NONE && self.requests[open].own.is_empty() {
+            if open != NONE && self.requests.own(open).is_empty() {
                 self.keep_bytes_of_refused(b, open);
             }
             let backend = &self.backends[b as usize];
@@ -311,8 +312,7 @@ impl Proxy {
     /// It was refused, so it did not run; but its bytes are gone with the connection.
     fn fail_awaiting(&mut self, r: u32) {
         if self.requests[r].state == super::request::State::Waiting {
-            let line = std::mem::take(&mut self.requests[r].reply);
-            drop(line);
+            drop(self.requests.take_reply(r));
             if self.requests[r].marks.has(Marks::FENCED) {
                 // A script's word that it was not run is not believed.
                 return self.fail(r, super::local::errors::connection_lost);

@@ -75,21 +75,26 @@ impl Proxy {
         if reply[0] == b'-' && classify_error(reply) != ErrorKind::Other {
             return self.handle_error_reply(b, r, reply);
         }
-        self.backends[b as usize].pop(&self.requests);
+        let backend = &mut self.backends[b as usize];
+        backend.pop(&self.requests);
+        if let Some(next) = backend.head() {
+            self.requests.touch(next);
+        }
         self.complete(r, reply);
     }
 
     /// A reply that comes in pieces, or through the fence.
     fn part_of_reply(&mut self, b: u32, r: u32, piece: &[u8], started: bool, ended: bool) {
         if started {
-            self.requests[r].reply.clear();
+            self.requests.drop_reply(r);
         }
         let entry = &self.requests[r];
         let lane = self.backends[b as usize].lane;
         let fenced = lane == Lane::Fence;
         let one_by_one = fenced || lane == Lane::Subscriber || entry.marks.has(Marks::STEP);
         let orphan = entry.client == NONE && !one_by_one;
-        let is_error = if started { piece[0] == b'-' } else { entry.reply.first() == Some(&b'-') };
+        let is_error =
+            if started { piece[0] == b'-' } else { self.requests.reply(r).first() == Some(&b'-') };
         let streams = entry.marks.has(Marks::STREAMING)
             || (!is_error && lane == Lane::Shared && !orphan && self.is_heads_own(r));
         if streams {
@@ -97,9 +102,9 @@ impl Proxy {
         }
         let (client, is_ours) = (entry.client, entry.marks.has(Marks::INTERNAL));
         if client != NONE || (one_by_one && is_ours) {
-            self.requests[r].reply.extend_from_slice(piece);
+            self.requests.add_to_reply(r, piece);
         }
-        let kept = self.requests[r].reply.len();
+        let kept = self.requests.reply(r).len();
         if (is_error || is_ours) && kept > ERROR_LINE_MAX {
             return self.lose_backend(b, Why::Surprise);
         }
@@ -109,7 +114,7 @@ impl Proxy {
                 // Closed with its client.
                 return;
             }
-            self.requests[r].reply = Vec::new();
+            drop(self.requests.take_reply(r));
         }
         if !ended {
             return;
@@ -117,7 +122,7 @@ impl Proxy {
         if fenced {
             return self.handle_fenced_reply(b, r);
         }
-        let reply = std::mem::take(&mut self.requests[r].reply);
+        let reply = self.requests.take_reply(r);
         if lane == Lane::Subscriber {
             return self.handle_subscriber_reply(b, r, &reply);
         }
@@ -159,7 +164,7 @@ impl Proxy {
             }
             return;
         }
-        let kept = std::mem::take(&mut self.requests[r].reply);
+        let kept = self.requests.take_reply(r);
         self.requests[r].marks.set(Marks::STREAMING);
         let client = &mut self.clients[c];
         if !kept.is_empty() {
@@ -216,9 +221,9 @@ impl Proxy {
         entry.state = State::Done;
         let reply = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
         if reply.is_empty() {
-            entry.reply.clear();
+            self.requests.drop_reply(r);
         }
-        entry.store_reply(reply);
+        self.requests.store_reply(r, reply);
         self.clients[c].stored += reply.len();
         if self.is_over_limit(c) {
             self.close_client_over_limit(c);
@@ -235,7 +240,7 @@ impl Proxy {
         client.pop(&self.requests);
         self.requests.close(r);
         while let Some(next) = client.head_done(&self.requests) {
-            let reply = self.requests[next].stored_reply();
+            let reply = self.requests.stored_reply(next);
             client.stored -= reply.len();
             client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
             client.pop(&self.requests);

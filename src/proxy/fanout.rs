@@ -120,8 +120,7 @@ impl Proxy {
                 errors::reply_too_large(&mut split.error);
             }
             if split.error.is_empty() {
-                entry.reply.clear();
-                entry.reply.extend_from_slice(reply);
+                self.requests.set_reply(r, reply);
             }
         }
         split.pending -= 1;
@@ -142,8 +141,7 @@ impl Proxy {
         let split = &mut self.splits[s];
         let parts = std::mem::take(&mut split.parts);
         if split.merge.keeps_replies() {
-            let replies: Vec<&[u8]> =
-                parts.iter().map(|&part| self.requests[part].reply.as_slice()).collect();
+            let replies: Vec<&[u8]> = parts.iter().map(|&part| self.requests.reply(part)).collect();
             split.merge(&replies, pick, &mut out);
         } else {
             split.merge(&[], pick, &mut out);
@@ -191,9 +189,9 @@ impl Proxy {
         let Some((command, shape)) = shape else {
             return self.fail(r, errors::tryagain);
         };
+        self.requests.drop_reply(r);
         let entry = &mut self.requests[r];
         entry.marks.unset(Marks::DIVISIBLE);
-        entry.reply.clear();
         let asked = Asked { client: entry.client, command, marks: divided_marks(entry.marks) };
         let mut cut = Cut::default();
         cut.by_key(keys.iter().map(|&key| slot_of(args.get(key as usize).unwrap_or_default())));

@@ -31,10 +31,10 @@ impl Proxy {
         }
         self.mark_irregular(r);
         let entry = &mut self.requests[r];
-        entry.own = bytes.into_vec();
         entry.state = State::Queued;
         entry.node = node;
         let version = usize::from(entry.marks.has(Marks::RESP3));
+        self.requests.set_own(r, bytes.into_vec());
         self.nodes[node].fence_queue[version].push_back(r);
         self.requeue_younger(r, node, version);
         self.serve_fence_queue(node);
@@ -66,7 +66,7 @@ impl Proxy {
                 if self.must_hold(r, NONE) {
                     // An elder has come back since, and waits.
                     self.nodes[node].fence_queue[index].pop_front();
-                    let bytes = std::mem::take(&mut self.requests[r].own);
+                    let bytes = self.requests.take_own(r);
                     self.hold(r, Bytes::Own(bytes));
                     continue;
                 }
@@ -119,8 +119,8 @@ impl Proxy {
 
     fn enter_fence(&mut self, r: u32, b: u32, node: u16, index: usize) -> Usable {
         self.nodes[node].fence_queue[index].pop_front();
-        let entry = &mut self.requests[r];
-        let bytes = std::mem::take(&mut entry.own);
+        let bytes = self.requests.take_own(r);
+        let entry = &self.requests[r];
         self.backends[b as usize].owner = (entry.client, entry.client_generation);
         let healed = entry.waits > 0;
         if let Some(body) = healed.then(|| self.script_of(&bytes)).flatten() {
@@ -138,7 +138,8 @@ impl Proxy {
         let echo = self.enqueue_internal(b, |out| {
             encode_request([b"ECHO".as_slice(), nonce.as_bytes()].into_iter(), out);
         });
-        self.requests[echo].own = format!("${}\r\n{nonce}\r\n", nonce.len()).into_bytes();
+        let answer = format!("${}\r\n{nonce}\r\n", nonce.len());
+        self.requests.set_own(echo, answer.into_bytes());
         Usable::Now
     }
 
@@ -155,12 +156,12 @@ impl Proxy {
             backend.fence_open = r;
             return;
         }
-        let expected = std::mem::take(&mut self.requests[r].own);
-        if !expected.is_empty() && (open == NONE || self.requests[r].reply != expected) {
+        let expected = self.requests.take_own(r);
+        if !expected.is_empty() && (open == NONE || self.requests.reply(r) != expected) {
             return self.breach(b);
         }
-        if expected.is_empty() && self.requests[r].reply.first() == Some(&b'-') {
-            let line = std::mem::take(&mut self.requests[r].reply);
+        if expected.is_empty() && self.requests.reply(r).first() == Some(&b'-') {
+            let line = self.requests.take_reply(r);
             self.note_refused_step(r, &line);
         }
         let backend = &mut self.backends[b as usize];
@@ -180,18 +181,18 @@ impl Proxy {
     /// again when a send comes back: until then the kernel may have them.
     pub(super) fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
         let entry = &self.requests[r];
-        let refused =
-            entry.reply.first() == Some(&b'-') && classify_error(&entry.reply) != ErrorKind::Other;
+        let line = self.requests.reply(r);
+        let refused = line.first() == Some(&b'-') && classify_error(line) != ErrorKind::Other;
         if refused && entry.client != NONE {
             let bytes = self.backends[b as usize].bytes_of(entry.start, entry.len);
-            self.requests[r].own = bytes.unwrap_or_default();
+            self.requests.set_own(r, bytes.unwrap_or_default());
         }
     }
 
     /// The number came right after the one frame: the frame is the leg's reply.
     fn release_fenced(&mut self, b: u32, r: u32) {
-        let reply = std::mem::take(&mut self.requests[r].reply);
-        let bytes = std::mem::take(&mut self.requests[r].own);
+        let reply = self.requests.take_reply(r);
+        let bytes = self.requests.take_own(r);
         if self.requests[r].client == NONE {
             return self.complete(r, &reply);
         }
@@ -214,7 +215,7 @@ impl Proxy {
 
     /// A leg that was answered, but not vouched for, when its backend was given up.
     pub(super) fn fail_fenced(&mut self, r: u32, why: Why) {
-        self.requests[r].own = Vec::new();
+        drop(self.requests.take_own(r));
         match why {
             Why::Surprise => self.fail(r, errors::bad_reply),
             Why::TimedOut => self.fail(r, errors::timeout),

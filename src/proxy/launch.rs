@@ -236,8 +236,8 @@ impl Proxy {
 
     /// Keeps a leg until its elders are answered.
     pub(super) fn hold(&mut self, r: u32, bytes: Bytes) {
+        self.requests.set_own(r, bytes.into_vec());
         let entry = &mut self.requests[r];
-        entry.own = bytes.into_vec();
         entry.state = State::Held;
         let c = entry.client;
         self.mark_irregular(r);
@@ -267,7 +267,7 @@ impl Proxy {
             // An earlier one's launch may have closed the client.
             if self.requests[r].state == State::Held && self.requests[r].client == c {
                 self.clients[c].held -= 1;
-                let bytes = std::mem::take(&mut self.requests[r].own);
+                let bytes = self.requests.take_own(r);
                 self.requests[r].state = State::Waiting;
                 self.launch(r, Bytes::Own(bytes));
             }
@@ -279,9 +279,8 @@ impl Proxy {
         if self.age_ms(r) >= self.settings.request_timeout_ms {
             return self.give_up(r);
         }
-        let entry = &mut self.requests[r];
-        entry.own = bytes.into_vec();
-        entry.state = State::Waiting;
+        self.requests.set_own(r, bytes.into_vec());
+        self.requests[r].state = State::Waiting;
         self.mark_irregular(r);
         self.waits.push(Wait { request: r, until_ms, on_topology });
     }
@@ -298,7 +297,7 @@ impl Proxy {
 
     /// A leg's time is spent: the last error that a node gave, or one of ours.
     pub(super) fn give_up(&mut self, r: u32) {
-        let last = std::mem::take(&mut self.requests[r].reply);
+        let last = self.requests.take_reply(r);
         if last.is_empty() {
             self.tally.timeouts += 1;
             self.fail(r, errors::no_connection);

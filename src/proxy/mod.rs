@@ -19,8 +19,8 @@
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
-//! single clients),
-//! `subscribe` and `subscriber` (messages: the clients' side and the nodes').
+//! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
+//! clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -38,6 +38,7 @@ mod introspect;
 mod keyspace;
 mod launch;
 pub mod local;
+mod memory;
 mod mode;
 mod nodes;
 mod output;
@@ -70,6 +71,7 @@ use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
 use local::{Identity, Totals};
+use memory::Ladder;
 use nodes::Nodes;
 use output::Pool;
 use pubsub::Topics;
@@ -78,7 +80,7 @@ use request::Requests;
 use scripts::Scripts;
 use session::Session;
 use split::{Cut, Splits};
-pub use types::{Action, Conn, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
+pub use types::{Action, Conn, Memory, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
 /// Plain counts of what happened; read by whoever publishes them.
 #[derive(Clone, Debug, Default)]
@@ -97,6 +99,9 @@ pub struct Tally {
     pub clients_total: u64,
     pub clients_refused: u64,
     pub clients_over_limit: u64,
+    /// Not read for a while because memory was short.
+    pub clients_slowed: u64,
+    pub clients_closed_for_memory: u64,
     pub backend_connects: u64,
     pub backend_failures: u64,
     pub backend_surprises: u64,
@@ -126,6 +131,8 @@ impl Tally {
         self.clients_total += other.clients_total;
         self.clients_refused += other.clients_refused;
         self.clients_over_limit += other.clients_over_limit;
+        self.clients_slowed += other.clients_slowed;
+        self.clients_closed_for_memory += other.clients_closed_for_memory;
         self.backend_connects += other.backend_connects;
         self.backend_failures += other.backend_failures;
         self.backend_surprises += other.backend_surprises;
@@ -172,6 +179,7 @@ pub struct Proxy {
     dirty_clients: Vec<u32>,
     dirty_backends: Vec<u32>,
     resuming: Vec<u32>,
+    ladder: Ladder,
     actions: Vec<Action>,
     now: Now,
     next_check_ms: u64,
@@ -238,6 +246,7 @@ impl Proxy {
             dirty_clients: Vec::new(),
             dirty_backends: Vec::new(),
             resuming: Vec::new(),
+            ladder: Ladder::default(),
             actions: Vec::new(),
             now: Now::default(),
             next_check_ms: 0,
@@ -272,7 +281,8 @@ impl Proxy {
         now: Now,
     ) -> Option<u32> {
         self.now = now;
-        if self.draining || self.clients.open_count() >= self.settings.clients_max as usize {
+        let full = self.clients.open_count() >= self.settings.clients_max as usize;
+        if self.draining || full || self.ladder.refuses() {
             self.tally.clients_refused += 1;
             return None;
         }
@@ -284,9 +294,12 @@ impl Proxy {
     }
 
     /// The line that a refused client is sent.
-    pub fn refusal() -> Vec<u8> {
+    pub fn refusal(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        local::errors::maxclients(&mut out);
+        match self.ladder.refuses() {
+            true => local::errors::no_memory(&mut out),
+            false => local::errors::maxclients(&mut out),
+        }
         out
     }
 
@@ -475,7 +488,7 @@ impl Proxy {
         } else {
             self.next_tidy_ms
         };
-        check.min(waits.unwrap_or(u64::MAX))
+        check.min(waits.unwrap_or(u64::MAX)).min(self.ladder.deadline())
     }
 
     /// Once a turn, after all events: hands out what is to be sent and done.

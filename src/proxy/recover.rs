@@ -58,10 +58,8 @@ impl Proxy {
 
     /// The kernel still has its bytes: they come back with the send that they are part of.
     pub(super) fn await_bytes(&mut self, b: u32, r: u32, line: &[u8]) {
-        let entry = &mut self.requests[r];
-        entry.reply.clear();
-        entry.reply.extend_from_slice(line);
-        entry.state = State::Waiting;
+        self.requests.set_reply(r, line);
+        self.requests[r].state = State::Waiting;
         self.backends[b as usize].awaiting.push(r);
     }
 
@@ -74,15 +72,15 @@ impl Proxy {
                 // An earlier one's end has closed their client.
                 continue;
             }
-            let line = std::mem::take(&mut entry.reply);
             let (start, len) = (entry.start, entry.len);
+            let line = self.requests.take_reply(r);
             match self.backends[b as usize].bytes_of(start, len) {
                 Some(bytes) => {
                     let next = self.decide(r, &line);
                     self.act(r, next, &line, bytes);
                 }
                 None => {
-                    self.requests[r].reply = line;
+                    self.requests.set_reply(r, &line);
                     self.backends[b as usize].awaiting.push(r);
                 }
             }
@@ -153,8 +151,7 @@ impl Proxy {
                 // Waits are counted by themselves. While a slot moves, each try of several keys
                 // that neither node has costs one more redirect: ASK here, TRYAGAIN there.
                 entry.redirects = 0;
-                entry.reply.clear();
-                entry.reply.extend_from_slice(line);
+                self.requests.set_reply(r, line);
                 self.tally.retries += 1;
                 self.wait(r, Bytes::Own(bytes), self.now.ms + ms + jitter, refresh);
             }
@@ -207,10 +204,8 @@ impl Proxy {
             let report = Report::Moved { slot, endpoint, from, known: false };
             self.actions.push(Action::Report(report));
         }
-        let entry = &mut self.requests[r];
-        entry.marks.set(Marks::CONFIRMING);
-        entry.reply.clear();
-        entry.reply.extend_from_slice(line);
+        self.requests[r].marks.set(Marks::CONFIRMING);
+        self.requests.set_reply(r, line);
         let budget = CONFIRM_BUDGET_MS.min(self.settings.request_timeout_ms);
         self.wait(r, Bytes::Own(bytes), self.now.ms + budget, true);
     }
@@ -247,7 +242,7 @@ impl Proxy {
         if !entry.marks.has(Marks::CONFIRMING) {
             return matches!(news, News::Map | News::Refreshed);
         }
-        let target = self.redirect_target(r, &entry.reply);
+        let target = self.redirect_target(r, self.requests.reply(r));
         match news {
             News::Time | News::Refreshed => false,
             News::Map => target.is_none_or(|(_, node)| node.is_some()),
@@ -256,9 +251,9 @@ impl Proxy {
     }
 
     fn wake(&mut self, r: u32) {
-        let bytes = std::mem::take(&mut self.requests[r].own);
+        let bytes = self.requests.take_own(r);
         if self.requests[r].marks.has(Marks::CONFIRMING) {
-            let line = std::mem::take(&mut self.requests[r].reply);
+            let line = self.requests.take_reply(r);
             let next = self.decide(r, &line);
             return self.act(r, next, &line, bytes);
         }
@@ -276,9 +271,9 @@ impl Proxy {
         timed_out: bool,
         bytes: Option<Vec<u8>>,
     ) {
+        self.requests.drop_reply(r);
         let entry = &mut self.requests[r];
         let marks = entry.marks;
-        entry.reply.clear();
         if entry.client == NONE {
             return self.complete(r, b"");
         }

@@ -91,8 +91,7 @@ impl Marks {
     }
 }
 
-/// One request, or one part of a split request. The first cache line is all that the common path
-/// touches.
+/// One request, or one part of a split request: one cache line, all that the common path touches.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct Request {
@@ -118,46 +117,40 @@ pub struct Request {
     pub state: State,
     pub redirects: u8,
     pub waits: u8,
-    /// A short reply that came before its turn: it costs no second cache line.
+    /// Its `Kept` may hold something.
+    has_kept: bool,
+    /// A short reply that came before its turn.
     short_len: u8,
     short: [u8; SHORT_MAX],
-    /// The reply, when it came before its turn; the last error while waiting.
-    pub reply: Vec<u8>,
-    /// The request's own bytes while Held or Waiting.
-    pub own: Vec<u8>,
 }
 
-const _: () = assert!(std::mem::size_of::<Request>() == 128);
+const _: () = assert!(std::mem::size_of::<Request>() == 64);
 
 /// `+OK`, `:1`, `$-1` and the like.
-const SHORT_MAX: usize = 12;
+const SHORT_MAX: usize = 11;
 
-impl Request {
-    /// Keeps the final reply until its turn.
-    #[inline]
-    pub fn store_reply(&mut self, reply: &[u8]) {
-        if let Some(short) = self.short.get_mut(..reply.len()) {
-            short.copy_from_slice(reply);
-            self.short_len = reply.len() as u8;
-        } else {
-            self.short_len = 0;
-            self.reply.clear();
-            self.reply.extend_from_slice(reply);
-        }
-    }
-
-    /// What `store_reply` kept; empty for a client that wants no reply.
-    #[inline]
-    pub fn stored_reply(&self) -> &[u8] {
-        match self.short_len {
-            0 => &self.reply,
-            len => self.short.get(..usize::from(len)).unwrap_or_default(),
-        }
-    }
+/// What few requests have: bytes of their own. Beside the entries, so that those lie close.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The reply, when it came before its turn; the last error while waiting.
+    reply: Vec<u8>,
+    /// The request's own bytes while Held or Waiting.
+    own: Vec<u8>,
 }
 
 /// Reply buffers up to this capacity stay with their entry for the next request.
 const REPLY_KEEP_MAX: usize = 1024;
+
+impl Kept {
+    fn forget(&mut self) {
+        if self.reply.capacity() > REPLY_KEEP_MAX {
+            self.reply = Vec::new();
+        } else {
+            self.reply.clear();
+        }
+        self.own = Vec::new();
+    }
+}
 
 /// What a new entry is told.
 #[derive(Copy, Clone, Debug)]
@@ -188,6 +181,8 @@ impl NewRequest {
 #[derive(Debug, Default)]
 pub struct Requests {
     entries: Vec<Request>,
+    /// As long as `entries`.
+    kept: Vec<Kept>,
     free: Vec<u32>,
     sample: Sample,
 }
@@ -293,11 +288,11 @@ impl Requests {
             state: State::Free,
             redirects: 0,
             waits: 0,
+            has_kept: false,
             short_len: 0,
             short: [0; SHORT_MAX],
-            reply: Vec::new(),
-            own: Vec::new(),
         });
+        self.kept.push(Kept::default());
         index
     }
 
@@ -306,13 +301,9 @@ impl Requests {
         let entry = &mut self.entries[index as usize];
         assert_ne!(entry.state, State::Free, "a request is closed once");
         entry.state = State::Free;
-        if entry.reply.capacity() > REPLY_KEEP_MAX {
-            entry.reply = Vec::new();
-        } else {
-            entry.reply.clear();
-        }
-        if entry.own.capacity() > 0 {
-            entry.own = Vec::new();
+        if entry.has_kept {
+            entry.has_kept = false;
+            self.kept[index as usize].forget();
         }
         if let Sample::Taken { request, since_us } = self.sample
             && request == index
@@ -324,6 +315,95 @@ impl Requests {
         self.free.push(index);
     }
 
+    /// HOT: has the entry's cache line fetched while other work is done; nothing waits for the
+    /// load. With pipelines, entries in flight do not fit into the nearest caches.
+    #[inline]
+    pub fn touch(&self, index: u32) {
+        std::hint::black_box(self[index].state);
+    }
+
+    /// The reply as far as it has come, or the last error while waiting.
+    #[inline]
+    pub fn reply(&self, index: u32) -> &[u8] {
+        match self[index].has_kept {
+            true => &self.kept[index as usize].reply,
+            false => b"",
+        }
+    }
+
+    pub fn set_reply(&mut self, index: u32, reply: &[u8]) {
+        self.drop_reply(index);
+        self.add_to_reply(index, reply);
+    }
+
+    #[inline]
+    pub fn add_to_reply(&mut self, index: u32, piece: &[u8]) {
+        self.kept_mut(index).reply.extend_from_slice(piece);
+    }
+
+    /// Keeps its memory.
+    #[inline]
+    pub fn drop_reply(&mut self, index: u32) {
+        if self[index].has_kept {
+            self.kept[index as usize].reply.clear();
+        }
+    }
+
+    pub fn take_reply(&mut self, index: u32) -> Vec<u8> {
+        match self[index].has_kept {
+            true => std::mem::take(&mut self.kept[index as usize].reply),
+            false => Vec::new(),
+        }
+    }
+
+    /// Keeps the final reply until its turn.
+    #[inline]
+    pub fn store_reply(&mut self, index: u32, reply: &[u8]) {
+        let entry = &mut self[index];
+        if let Some(short) = entry.short.get_mut(..reply.len()) {
+            short.copy_from_slice(reply);
+            entry.short_len = reply.len() as u8;
+        } else {
+            entry.short_len = 0;
+            self.set_reply(index, reply);
+        }
+    }
+
+    /// What `store_reply` kept; empty for a client that wants no reply.
+    #[inline]
+    pub fn stored_reply(&self, index: u32) -> &[u8] {
+        let entry = &self[index];
+        match entry.short_len {
+            0 => self.reply(index),
+            len => entry.short.get(..usize::from(len)).unwrap_or_default(),
+        }
+    }
+
+    /// The request's own bytes while Held or Waiting.
+    pub fn own(&self, index: u32) -> &[u8] {
+        match self[index].has_kept {
+            true => &self.kept[index as usize].own,
+            false => b"",
+        }
+    }
+
+    pub fn set_own(&mut self, index: u32, own: Vec<u8>) {
+        self.kept_mut(index).own = own;
+    }
+
+    pub fn take_own(&mut self, index: u32) -> Vec<u8> {
+        match self[index].has_kept {
+            true => std::mem::take(&mut self.kept[index as usize].own),
+            false => Vec::new(),
+        }
+    }
+
+    #[inline]
+    fn kept_mut(&mut self, index: u32) -> &mut Kept {
+        self[index].has_kept = true;
+        &mut self.kept[index as usize]
+    }
+
     /// Requests that are not free.
     pub fn open_count(&self) -> usize {
         self.entries.len() - self.free.len()
@@ -333,6 +413,7 @@ impl Requests {
     pub fn shrink(&mut self) {
         if self.open_count() == 0 && self.entries.len() > 1024 {
             self.entries = Vec::new();
+            self.kept = Vec::new();
             self.free = Vec::new();
         }
     }
@@ -346,12 +427,12 @@ mod tests {
     fn closed_entry_is_reused_clean() {
         let mut requests = Requests::default();
         let first = requests.open(NewRequest::internal(1));
-        requests[first].reply.extend_from_slice(b"+OK\r\n");
+        requests.set_reply(first, b"+OK\r\n");
         requests[first].redirects = 3;
         requests.close(first);
         let second = requests.open(NewRequest::internal(2));
         assert_eq!(first, second);
-        assert!(requests[second].reply.is_empty());
+        assert!(requests.reply(second).is_empty());
         assert_eq!(requests[second].redirects, 0);
         assert_eq!(requests.open_count(), 1);
     }
@@ -392,9 +473,9 @@ mod tests {
     fn large_reply_buffer_is_given_back() {
         let mut requests = Requests::default();
         let index = requests.open(NewRequest::internal(1));
-        requests[index].reply = vec![0; 1 << 20];
+        requests.set_reply(index, &vec![0; 1 << 20]);
         requests.close(index);
         let again = requests.open(NewRequest::internal(1));
-        assert_eq!(requests[again].reply.capacity(), 0);
+        assert_eq!(requests.kept[again as usize].reply.capacity(), 0);
     }
 }

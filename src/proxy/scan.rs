@@ -63,7 +63,7 @@ impl Proxy {
         let answers = parts.iter().map(|&part| {
             let entry = &self.requests[part];
             Answer {
-                reply: &entry.reply,
+                reply: self.requests.reply(part),
                 node: entry.node,
                 redirects: entry.redirects,
                 delayed: entry.waits > 0 || entry.marks.has(Marks::REPEATED),

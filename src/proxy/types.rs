@@ -4,10 +4,10 @@
 //! Not here: any behaviour.
 
 use std::net::SocketAddr;
-
 use std::sync::Arc;
 
 use crate::cluster::{AddressMap, Endpoint};
+use crate::secret::Secret;
 
 /// No index: the end of a list, an absent owner.
 pub const NONE: u32 = u32::MAX;
@@ -36,6 +36,23 @@ pub struct Now {
     pub ms: u64,
     /// Microseconds since 1970, for TIME and for people; never for timers.
     pub unix_us: u64,
+}
+
+/// What the whole process holds and may hold, bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Memory {
+    pub held: u64,
+    /// 0: no limit.
+    pub limit: u64,
+    /// How many proxies give back when it is too much, each its part.
+    pub sharers: u64,
+}
+
+impl Memory {
+    #[inline]
+    pub(super) fn percent(&self) -> u64 {
+        self.held.saturating_mul(100).checked_div(self.limit).unwrap_or(0)
+    }
 }
 
 /// What the driver is asked to do, in this order.
@@ -95,7 +112,7 @@ pub enum Report {
 pub struct Settings {
     /// User and password towards nodes.
     pub node_user: Option<Box<str>>,
-    pub node_password: Option<Box<[u8]>>,
+    pub node_password: Option<Secret>,
     /// Clients at once in this pool on this reactor; more are refused with an error line.
     pub clients_max: u32,
     /// Requests of one client in flight; more are left unread.

@@ -1,4 +1,4 @@
-//! The process: its limit of descriptors.
+//! The process: its limit of descriptors, its allocator.
 //!
 //! Not here: signals (`signals`); reading limits for a report (`probe`).
 
@@ -16,6 +16,35 @@ pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
         }
     }
     Ok((before, limit.rlim_cur))
+}
+
+/// Bytes from which on an allocation has pages of its own, which go back when it is freed.
+#[cfg(target_env = "gnu")]
+const OWN_PAGES: libc::c_int = 256 << 10;
+/// Bytes of free memory at the end of a heap over which it shrinks.
+#[cfg(target_env = "gnu")]
+const HEAP_SPARE: libc::c_int = 4 << 20;
+
+/// Has memory of large values go back to the system. glibc would raise both marks by itself to 32
+/// and 64 MB with the first large block freed (mallopt(3), M_MMAP_THRESHOLD) and then keep that
+/// much per thread. Other allocators need nothing.
+pub fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: numbers only; called before other threads are started.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_SPARE);
+    }
+}
+
+/// Gives free pages amid used ones back to the system (malloc_trim(3)): what a storm of clients
+/// leaves behind. Others that allocate meanwhile wait for some milliseconds.
+pub fn trim_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number; glibc locks what it works on.
+    unsafe {
+        libc::malloc_trim(0);
+    }
 }
 
 /// Soft and hard.

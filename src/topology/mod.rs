@@ -14,7 +14,7 @@ mod tests_pool;
 #[cfg(test)]
 mod tests_thread;
 
-pub use settings::{PoolSettings, Secret, TopologySettings};
+pub use settings::{PoolSettings, TopologySettings};
 
 use crate::cluster::{Endpoint, Topology};
 use crate::command::Learned;

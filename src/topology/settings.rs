@@ -3,7 +3,7 @@
 //! Not here: where the values come from and their ranges (`config`).
 
 use crate::cluster::{AddressMap, Endpoint};
-use std::fmt;
+use crate::secret::Secret;
 
 /// All pools, and the seed of the jitter.
 #[derive(Clone, Debug, Default)]
@@ -47,34 +47,13 @@ impl Default for PoolSettings {
     }
 }
 
-/// A password. Shows itself as `***`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn new(text: impl Into<String>) -> Secret {
-        Secret(text.into())
-    }
-
-    /// The password itself: for the wire only.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn settings_never_show_a_password() {
-        let password = Some(Secret::new("hunter2"));
+        let password = Some(Secret::new(*b"hunter2"));
         let shown = format!("{:?}", PoolSettings { password, ..PoolSettings::default() });
         assert!(shown.contains("***") && !shown.contains("hunter2"), "{shown}");
     }

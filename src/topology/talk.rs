@@ -245,7 +245,7 @@ impl Talk {
 }
 
 fn login(settings: &PoolSettings) -> Option<Vec<&[u8]>> {
-    let password = settings.password.as_ref()?.reveal().as_bytes();
+    let password = settings.password.as_ref()?.reveal();
     Some(match &settings.user {
         Some(user) => vec![b"AUTH", user.as_bytes(), password],
         None => vec![b"AUTH", password],

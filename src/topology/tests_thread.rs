@@ -1,7 +1,8 @@
 //! Tests of the whole thread against fake nodes: listeners that answer by script.
 
-use super::{PoolSettings, ReactorLink, Report, Secret, TopologySettings, Update, start};
+use super::{PoolSettings, ReactorLink, Report, TopologySettings, Update, start};
 use crate::cluster::{Endpoint, Topology};
+use crate::secret::Secret;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -232,7 +233,7 @@ fn shards_are_preferred_and_epochs_come_from_nodes() {
         script.info = OK.into();
     });
     let user = Some("proxy".into());
-    let password = Some(Secret::new("pw"));
+    let password = Some(Secret::new(*b"pw"));
     let rig =
         Rig::with(PoolSettings { seeds: vec![good.seed()], user, password, ..Default::default() });
     let map = rig.next_map();

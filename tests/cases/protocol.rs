@@ -163,7 +163,7 @@ fn p10_huge_values_pass_and_their_memory_returns() {
         assert_eq!(client.run(&format!("DEL {key}")).text(), "1");
     }
     proxy.expect_alive();
-    proxy.wait_resident_below(before + 32 * 1024, seconds(15));
+    proxy.wait_resident_below(before + 16 * 1024, seconds(15));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! proxy's settings (swarm testing: each seed leaves most faults out). Not here: the run.
 
 use ringway::proxy::Settings;
+use ringway::secret::Secret;
 
 use crate::random::Random;
 
@@ -243,7 +244,7 @@ impl Parameters {
         let knobs = &self.proxy;
         Settings {
             node_user: None,
-            node_password: self.password.then(|| PASSWORD.into()),
+            node_password: self.password.then(|| Secret::new(PASSWORD)),
             clients_max: knobs.clients_max,
             client_requests_max: knobs.client_requests_max,
             client_output_soft: knobs.client_output_soft,
