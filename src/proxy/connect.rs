@@ -30,7 +30,10 @@ pub(super) enum Why {
 
 /// Backoff between attempts: 50 ms, doubled up to this, plus a quarter of jitter: a node that is
 /// there again is used within a second.
-const BACKOFF_MAX_MS: u64 = 800;
+const BACKOFF_MAX_MS: u64 = 500;
+
+/// A check of deadlines that is so late was not delayed by work.
+const STALL_MS: u64 = 250;
 
 impl Proxy {
     pub(super) fn open_backend(&mut self, node: u16, version: Version, lane: Lane) -> u32 {
@@ -342,6 +345,22 @@ impl Proxy {
     pub(super) fn connecting(&self) -> bool {
         let busy = [Phase::Connecting, Phase::Handshake, Phase::Closing];
         self.backends.iter().any(|backend| busy.contains(&backend.phase))
+    }
+
+    /// The check is late: while something is under way that is because the whole process stood
+    /// still. What came meanwhile is not read yet, so the time that was lost is nobody's fault.
+    pub(super) fn forgive_stall(&mut self, late_ms: u64) {
+        if late_ms < STALL_MS {
+            return;
+        }
+        let before = self.now.ms - late_ms;
+        for backend in self.backends.iter_mut().filter(|backend| backend.is_open()) {
+            for since in [&mut backend.progress_ms, &mut backend.since_ms] {
+                // What began later did not wait.
+                *since += if *since <= before { late_ms } else { 0 };
+            }
+        }
+        self.requests.postpone(self.now.ms as u32, late_ms as u32);
     }
 
     /// Time-outs of connections and of answers.

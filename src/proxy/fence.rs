@@ -63,6 +63,13 @@ impl Proxy {
         for version in [Version::Resp2, Version::Resp3] {
             let index = version_index(version);
             while let Some(&r) = self.nodes[node].fence_queue[index].front() {
+                if self.target(r) != Some(node) {
+                    // Its slot has another owner since, and this node may be gone.
+                    self.nodes[node].fence_queue[index].pop_front();
+                    let bytes = self.requests.take_own(r);
+                    self.launch(r, Bytes::Own(bytes));
+                    continue;
+                }
                 if self.must_hold(r, NONE) {
                     // An elder has come back since, and waits.
                     self.nodes[node].fence_queue[index].pop_front();

@@ -152,16 +152,13 @@ impl Count {
 /// The numbered entries of one APPEND log.
 #[derive(Clone, Default, Debug)]
 pub struct Entries {
-    outcomes: HashMap<u32, Outcome>,
-    known_at: u64,
+    /// By number: what became of it, and when it was asked for.
+    outcomes: HashMap<u32, (Outcome, u64)>,
 }
 
 impl Entries {
     pub fn written(&mut self, number: u32, outcome: Outcome, when: When) {
-        self.outcomes.insert(number, outcome);
-        if outcome == Outcome::Done {
-            self.known_at = when.now;
-        }
+        self.outcomes.insert(number, (outcome, when.now));
     }
 
     pub fn len(&self) -> usize {
@@ -173,7 +170,7 @@ impl Entries {
         let (mut seen, mut last) = (HashMap::new(), 0);
         for &number in found {
             *seen.entry(number).or_insert(0) += 1;
-            match self.outcomes.get(&number) {
+            match self.outcomes.get(&number).map(|(outcome, _)| outcome) {
                 None => return Verdict::Wrong(format!("entry {number} was never sent")),
                 Some(Outcome::Refused) => {
                     let told =
@@ -190,13 +187,16 @@ impl Entries {
         if let Some((number, times)) = seen.iter().find(|(_, times)| **times > 1) {
             return Verdict::Doubled(format!("entry {number} stands there {times} times"));
         }
-        let is_gone = |(number, outcome): (&u32, &Outcome)| {
-            *outcome == Outcome::Done && !seen.contains_key(number)
-        };
-        match self.outcomes.iter().any(is_gone) {
-            false => Verdict::Good,
-            true if when.excuses(self.known_at) => Verdict::Lost,
-            true => Verdict::Wrong("acknowledged entries are missing".to_owned()),
+        let done = self.outcomes.iter().filter(|(_, (outcome, _))| *outcome == Outcome::Done);
+        let gone = done.filter(|(number, _)| !seen.contains_key(number));
+        let gone: Vec<(u32, u64)> = gone.map(|(number, (_, at))| (*number, *at)).collect();
+        match gone.iter().find(|(_, at)| !when.excuses(*at)) {
+            None if gone.is_empty() => Verdict::Good,
+            None => Verdict::Lost,
+            Some((number, at)) => Verdict::Wrong(format!(
+                "the acknowledged entry {number} of {at} ms is missing, and {} others",
+                gone.len() - 1
+            )),
         }
     }
 
