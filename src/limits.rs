@@ -59,9 +59,13 @@ pub const CONVERSATION_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Milliseconds that one conversation may take once connected.
 pub const CONVERSATION_MS_MAX: u64 = 2000;
 
-/// Milliseconds between two conversations of one pool: least, and while they bring no news.
+/// Milliseconds between two conversations of one pool: least, at most when nobody complains, and
+/// while complaints bring no news (a conversation is three CLUSTER calls).
 pub const REFRESH_GAP_MS: u64 = 200;
 pub const REFRESH_GAP_MS_MAX: u64 = 1000;
+pub const REFRESH_GAP_MS_STORM: u64 = 3200;
+/// The same while the owner of slots is lost, so that its successor is found soon.
+pub const REFRESH_URGENT_MS: u64 = 160;
 
 /// Redirects to unknown places that wait for one refresh, at most.
 pub const UNCONFIRMED_MAX: usize = 64;
@@ -123,6 +127,7 @@ const _: () = {
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);
     assert!(REQUEST_BULK_MAX <= REQUEST_TOTAL_MAX);
     assert!(REFRESH_GAP_MS < REFRESH_GAP_MS_MAX && REFRESH_GAP_MS_MAX < CONVERSATION_MS_MAX);
+    assert!(REFRESH_URGENT_MS < REFRESH_GAP_MS && REFRESH_GAP_MS_MAX < REFRESH_GAP_MS_STORM);
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
 

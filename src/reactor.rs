@@ -161,6 +161,9 @@ struct Worker {
     totals_ms: u64,
     /// Listeners that pause, and until when.
     paused: Vec<(u32, u64)>,
+    /// Before this time nothing more is written of clients that cannot be accepted, and how often
+    /// that happened meanwhile.
+    accept_told: (u64, u64),
     drain_until_ms: Option<u64>,
     turns: u64,
     pace: Pace,
@@ -228,6 +231,7 @@ impl Worker {
             totals: Totals::default(),
             totals_ms: 0,
             paused: Vec::new(),
+            accept_told: (0, 0),
             drain_until_ms: None,
             turns: 0,
             pace: Pace::new(settings.gather),
@@ -316,8 +320,7 @@ impl Worker {
             }
             Event::Woken => *woken = true,
             Event::AcceptFailed { listener, errno } => {
-                let error = std::io::Error::from_raw_os_error(errno);
-                self.log.warn(self.now.unix_us, "cannot accept a client", &[("error", &error)]);
+                self.tell_accept_failed(errno);
                 // Somebody waits in the queue and there is no descriptor: one is told, in turn.
                 let _ = self.ring.refuse_one(listener);
                 self.paused.push((listener, self.now.ms + ACCEPT_PAUSE_MS));

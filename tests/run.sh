@@ -8,15 +8,16 @@
 #   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients tcl suites simulation demo
+#   format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
+# RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (20; 600 with 'long'), and what it does
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
 # to tests/.cache, which git ignores.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation demo"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -66,6 +67,7 @@ limit_of() {
     tcl) echo 600 ;;
     suites) echo 900 ;;
     simulation) echo 900 ;;
+    chaos) echo 600 ;;
     demo) echo 600 ;;
     esac
 }
@@ -125,6 +127,14 @@ part_simulation() {
     cargo test --locked --profile simulation --test simulation
 }
 
+# In memory where there is room: a node that waits for a slow disk is none of these faults.
+part_chaos() {
+    local folder=${TMPDIR:-/tmp}
+    [[ -d /dev/shm && -w /dev/shm ]] && folder=/dev/shm
+    cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway TMPDIR=$folder \
+        cargo test --locked --test chaos -- --test-threads 2 --nocapture
+}
+
 part_demo() {
     [[ -x bench/demo.sh ]] || { echo "there is no bench/demo.sh yet" && return 3; }
     bench/demo.sh --once
@@ -168,7 +178,7 @@ install_all() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|demo ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|chaos|demo ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)
@@ -181,8 +191,12 @@ install_all() {
     if [[ $wanted == *clients* ]]; then
         php -r 'exit(extension_loaded("redis") ? 0 : 1);' 2>/dev/null || packages+=(php-cli php-redis)
     fi
+    if [[ $wanted == *chaos* && $(id -u) == 0 ]]; then
+        command -v ip >/dev/null || packages+=(iproute2)
+        command -v nft >/dev/null || packages+=(nftables)
+    fi
     install_debian "${packages[@]}" || return 1
-    if [[ $wanted =~ conformance|cases-valkey|clients ]]; then install_valkey || return 1; fi
+    if [[ $wanted =~ conformance|cases-valkey|clients|chaos ]]; then install_valkey || return 1; fi
     if [[ $wanted == *clients* ]]; then install_clients || return 1; fi
     if [[ $wanted == *suites* ]]; then
         venv suites-py 'pytest>=8' 'pytest-asyncio>=1' 'pytest-timeout>=2' 'numpy>=2' 'xxhash>=3' || return 1

@@ -4,8 +4,11 @@
 
 use std::net::SocketAddr;
 
+use ahash::AHashSet;
+
 use super::backend::{Backend, Lane, Phase};
 use super::nodes::face_of;
+use super::request::Marks;
 use super::types::{Action, Conn, NONE, Note, Now, Report, Socket};
 use super::{Proxy, launch::Usable};
 use crate::resp::Version;
@@ -25,8 +28,12 @@ pub(super) enum Why {
     Retired,
 }
 
-/// Backoff between attempts: 50 ms, doubled up to this, plus jitter.
-const BACKOFF_MAX_MS: u64 = 2_000;
+/// Backoff between attempts: 50 ms, doubled up to this, plus a quarter of jitter: a node that is
+/// there again is used within a second.
+const BACKOFF_MAX_MS: u64 = 500;
+
+/// A check of deadlines that is so late was not delayed by work.
+const STALL_MS: u64 = 250;
 
 impl Proxy {
     pub(super) fn open_backend(
@@ -244,6 +251,7 @@ impl Proxy {
         for r in awaiting {
             self.fail_awaiting(r);
         }
+        self.keep_order_of_lost(&mut lost);
         for (r, written, bytes) in lost.drain(..) {
             self.handle_lost(r, written, why == Why::TimedOut, bytes);
         }
@@ -254,6 +262,24 @@ impl Proxy {
             Lane::Fence => self.serve_fence_queue(node),
             Lane::Subscriber => self.lose_legs(node),
             Lane::Private => self.free_private(b),
+        }
+    }
+
+    /// A read is not repeated when a later write of its client to its slot may have run: it would
+    /// see what it came before. Without its bytes it is lost like the write.
+    fn keep_order_of_lost(&self, lost: &mut [(u32, bool, Option<Vec<u8>>)]) {
+        let mut written_to = AHashSet::new();
+        for (r, written, bytes) in lost.iter_mut().rev() {
+            let entry = &self.requests[*r];
+            let place = (entry.client, entry.slot);
+            if entry.client == NONE || !*written {
+                continue;
+            }
+            if !entry.marks.has(Marks::RETRY_SAFE) {
+                written_to.insert(place);
+            } else if written_to.contains(&place) {
+                *bytes = None;
+            }
         }
     }
 
@@ -340,6 +366,22 @@ impl Proxy {
     pub(super) fn connecting(&self) -> bool {
         let busy = [Phase::Connecting, Phase::Handshake, Phase::Closing];
         self.backends.iter().any(|backend| busy.contains(&backend.phase))
+    }
+
+    /// The check is late: while something is under way that is because the whole process stood
+    /// still. What came meanwhile is not read yet, so the time that was lost is nobody's fault.
+    pub(super) fn forgive_stall(&mut self, late_ms: u64) {
+        if late_ms < STALL_MS {
+            return;
+        }
+        let before = self.now.ms - late_ms;
+        for backend in self.backends.iter_mut().filter(|backend| backend.is_open()) {
+            for since in [&mut backend.progress_ms, &mut backend.since_ms] {
+                // What began later did not wait.
+                *since += if *since <= before { late_ms } else { 0 };
+            }
+        }
+        self.requests.postpone(self.now.ms as u32, late_ms as u32);
     }
 
     /// Time-outs of connections and of answers.

@@ -147,7 +147,7 @@ impl Proxy {
     }
 
     /// The node that a leg goes to; `None`: nobody serves its slot.
-    fn target(&self, r: u32) -> Option<u16> {
+    pub(super) fn target(&self, r: u32) -> Option<u16> {
         let entry = &self.requests[r];
         let node = if entry.marks.has(Marks::BY_NODE.with(Marks::ASKING)) {
             entry.node

@@ -520,6 +520,7 @@ impl Proxy {
     pub fn handle_time(&mut self, now: Now) {
         self.now = now;
         if now.ms >= self.next_check_ms {
+            self.forgive_stall(now.ms - self.next_check_ms);
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
             self.check_topics();

@@ -417,6 +417,14 @@ impl Requests {
         &mut self.kept[index as usize]
     }
 
+    /// Those that were open for so long already are taken to have begun so much later.
+    pub fn postpone(&mut self, now: u32, late: u32) {
+        let open = self.entries.iter_mut().filter(|entry| entry.state != State::Free);
+        for entry in open.filter(|entry| now.wrapping_sub(entry.since) >= late) {
+            entry.since = entry.since.wrapping_add(late);
+        }
+    }
+
     /// Requests that are not free.
     pub fn open_count(&self) -> usize {
         self.entries.len() - self.free.len()
