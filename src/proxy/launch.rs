@@ -225,7 +225,7 @@ impl Proxy {
                 if old.marks.has(Marks::FENCED)
                     && new.marks.has(Marks::FENCED)
                     && old.marks.has(Marks::RESP3) == new.marks.has(Marks::RESP3)
-                    && self.map.get(new.slot) == old.node =>
+                    && self.target(r) == Some(old.node) =>
             {
                 false
             }

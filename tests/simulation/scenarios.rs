@@ -461,6 +461,44 @@ fn scripts_of_one_client_and_slot_keep_their_order_when_their_lane_is_lost() {
 }
 
 #[test]
+fn script_that_is_loaded_again_is_not_passed_by_the_next_one_that_is_sent_elsewhere() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let (client, other) = (rig.client(), rig.client());
+    let key = key("k", true);
+    rig.ask(client, &format!("EVAL x 1 {key}"));
+    rig.let_in(true);
+    let fence = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    rig.answer(fence, &format!(":1 {nonce}"));
+    rig.sends_come_back();
+    rig.prompt = false;
+    let pair = [
+        words(&format!("EVALSHA {} 1 {key}", crate::scripts::name(b"x"))),
+        words(&format!("EVAL y 1 {key}")),
+    ];
+    rig.proxy.handle_received(Conn::Client(client), &pair.concat(), rig.now());
+    rig.settle();
+    let told = rig.told(Conn::Backend(fence));
+    let nonces: Vec<&str> = told.split(' ').filter(|word| word.len() == 32).collect();
+    // The lane is the other client's when their bytes have come back.
+    rig.ask(other, &format!("EVAL z 1 {key}"));
+    let (slot, missing) = (slot_of(key.as_bytes()), "-NOSCRIPT_No_matching_script.");
+    let moving = format!("-ASK_{slot}_10.0.0.2:7000");
+    rig.answer(fence, &format!("{missing} $32 {} {moving} $32 {} ", nonces[0], nonces[1]));
+    rig.prompt = true;
+    rig.settle();
+    assert!(rig.connecting.is_empty(), "the second goes nowhere before the first is answered");
+    for _ in 0..2 {
+        let told = rig.told(Conn::Backend(fence));
+        let loaded = if told.contains("EVALSHA") { "+sha " } else { "" };
+        rig.answer(fence, &format!("{loaded}:2 {}", Rig::nonce(&told)));
+    }
+    rig.let_in(true);
+    let target = rig.backend_of(2);
+    assert!(rig.told(Conn::Backend(target)).contains(" y "));
+}
+
+#[test]
 fn several_keys_that_are_nowhere_are_asked_for_one_by_one_while_their_slot_moves() {
     let mut rig = Rig::new(Settings::default());
     let client = rig.client();
