@@ -169,6 +169,13 @@ pub struct Published {
     bounds: Arc<[u64]>,
 }
 
+impl Published {
+    /// As last shown.
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.values[counter as usize].load(Relaxed)
+    }
+}
+
 /// All reactors' shown numbers, by reactor.
 pub type Board = Arc<[Published]>;
 

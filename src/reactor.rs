@@ -58,6 +58,8 @@ pub struct Pool {
 pub struct Reactor {
     pub thread: JoinHandle<()>,
     pub waker: Waker,
+    /// The kernel's number of the thread; 0: not known.
+    pub tid: u32,
 }
 
 /// Starts the thread and waits until it listens. Errors: cause and remedy in one line.
@@ -75,7 +77,7 @@ pub fn start(
             Ok(mut worker) => {
                 worker.read_clock();
                 worker.tell_start(cpu);
-                let _ = began.send(Ok(worker.ring.waker()));
+                let _ = began.send(Ok((worker.ring.waker(), thread_number())));
                 worker.run();
             }
             Err(text) => drop(began.send(Err(text))),
@@ -86,10 +88,16 @@ pub fn start(
         .spawn(run)
         .map_err(|error| format!("cannot start a reactor thread: {error}"))?;
     match beginning.recv() {
-        Ok(Ok(waker)) => Ok(Reactor { thread, waker }),
+        Ok(Ok((waker, tid))) => Ok(Reactor { thread, waker, tid }),
         Ok(Err(text)) => Err(text),
         Err(_) => Err("a reactor thread died while starting".into()),
     }
+}
+
+/// proc(5): a link to `PID/task/TID`.
+fn thread_number() -> u32 {
+    let link = std::fs::read_link("/proc/thread-self").ok();
+    link.and_then(|path| path.file_name()?.to_str()?.parse().ok()).unwrap_or(0)
 }
 
 /// Whose socket it is.
@@ -114,7 +122,7 @@ const TOTALS_EVERY_MS: u64 = 1_000;
 const ACCEPT_PAUSE_MS: u64 = 100;
 
 /// The longest sleep: time is looked at now and then even when nothing happens.
-const SLEEP_MAX_MS: u64 = 1_000;
+const SLEEP_MAX_MS: u64 = 500;
 
 struct Worker {
     index: u16,

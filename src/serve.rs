@@ -19,6 +19,7 @@ use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Reactor};
 use crate::ring::{self, ConnectOptions, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
+use crate::watchdog::{Verdict, Watch};
 
 /// Updates that wait for one reactor. Maps that find no room are sent again.
 const UPDATES_MAX: usize = 1024;
@@ -29,6 +30,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// What runs.
 pub struct Threads {
     reactors: Vec<JoinHandle<()>>,
+    /// For each reactor.
+    watches: Vec<(Watch, u32)>,
     topology: Option<JoinHandle<()>>,
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
@@ -54,6 +57,7 @@ impl Threads {
         let board = metrics::board(cpus.len() + 1);
         let mut threads = Threads {
             reactors: Vec::new(),
+            watches: Vec::new(),
             topology: None,
             updates: Vec::new(),
             reports: reports.clone(),
@@ -77,9 +81,10 @@ impl Threads {
                 reactors: cpus.len() as u16,
                 log: log.for_part(format!("reactor-{index}")),
             };
-            let Reactor { thread, waker } =
+            let Reactor { thread, waker, tid } =
                 reactor::start(settings, received, reports.clone(), board.clone())?;
             threads.reactors.push(thread);
+            threads.watches.push((Watch::default(), tid));
             threads.updates.push((updates, waker));
         }
         threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
@@ -135,6 +140,29 @@ impl Threads {
         if let Some(published) = self.board.last() {
             counters.publish(published);
         }
+    }
+
+    /// Whether all reactors turn; to be asked every `watchdog::LOOK_EVERY_MS`. If not, the process
+    /// should end: what hangs would keep its share of the clients for ever.
+    pub fn turn(&mut self, log: &mut Log, unix_us: u64) -> bool {
+        let running = self.reactors.iter().map(|thread| !thread.is_finished());
+        let seen = self.watches.iter_mut().zip(running).zip(self.board.iter());
+        for (index, (((watch, tid), running), shown)) in seen.enumerate() {
+            let reactor = ("reactor", &index as _);
+            match watch.look(shown.value(Counter::Turns), || cpu_us_of(*tid)) {
+                Verdict::Late if running => {
+                    log.warn(unix_us, "a reactor has made no turn for a second", &[reactor]);
+                }
+                Verdict::Stuck { spins } if running => {
+                    let how = if spins { "it spins" } else { "it hangs" };
+                    let why = ("why", &how as _);
+                    log.error(unix_us, "a reactor is stuck, stopping at once", &[reactor, why]);
+                    return false;
+                }
+                _ => (),
+            }
+        }
+        true
     }
 
     /// `None` while they run; then whether they ended well.
@@ -338,6 +366,12 @@ fn kib_in(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// CPU time of a thread of ours, microseconds (proc(5): schedstat, nanoseconds come first).
+fn cpu_us_of(tid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+    Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000)
 }
 
 /// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).
