@@ -163,8 +163,28 @@ impl Tally {
 #[derive(Copy, Clone, Debug)]
 struct Wait {
     request: u32,
+    /// Also in its entry, while it waits: what has ended otherwise is not looked for here.
+    ticket: u32,
     until_ms: u64,
     on_topology: bool,
+}
+
+/// All legs that wait. Thousands may, for one node that is down.
+#[derive(Debug)]
+struct Waits {
+    list: Vec<Wait>,
+    /// The first time that one of them waits for, or earlier.
+    next_ms: u64,
+    tickets: u32,
+}
+
+impl Waits {
+    /// No index of a request, and not `NONE`.
+    fn ticket(&mut self) -> u32 {
+        const NO_INDEX: u32 = 1 << 31;
+        self.tickets = (self.tickets + 1) % (NO_INDEX - 1);
+        NO_INDEX | self.tickets
+    }
 }
 
 pub struct Proxy {
@@ -189,7 +209,7 @@ pub struct Proxy {
     monitors: Monitors,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
-    waits: Vec<Wait>,
+    waits: Waits,
     client_pool: Pool,
     backend_pool: Pool,
     /// Boxed because idle clients hold a pointer, not the struct.
@@ -263,7 +283,7 @@ impl Proxy {
             slow_after_ms: settings.slow_after_ms(),
             monitors: Monitors::default(),
             totals: Totals::default(),
-            waits: Vec::new(),
+            waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
@@ -506,14 +526,13 @@ impl Proxy {
 
     /// When `handle_time` wants to be called next, milliseconds; `None`: nothing is under way.
     pub fn next_deadline(&self) -> u64 {
-        let waits = self.waits.iter().map(|wait| wait.until_ms).min();
         let check = if self.requests.open_count() > 0 || self.connecting() || self.topics.is_busy()
         {
             self.next_check_ms
         } else {
             self.next_tidy_ms
         };
-        check.min(waits.unwrap_or(u64::MAX)).min(self.ladder.deadline())
+        check.min(self.waits.next_ms).min(self.ladder.deadline())
     }
 
     /// Once a turn, after all events: hands out what is to be sent and done.

@@ -623,3 +623,29 @@ fn memory_that_stays_short_closes_who_cannot_go_on() {
     }
     assert_eq!(rig.closed, [Conn::Client(heavy)]);
 }
+
+#[test]
+fn entry_of_a_client_that_left_waiting_is_used_anew_and_not_woken_for_it() {
+    let mut rig = Rig::new(Settings::default());
+    let key = key("k", true);
+    let early = rig.client();
+    rig.ask(early, &format!("INCR {key}"));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.told(Conn::Backend(backend));
+    rig.answer(backend, "-CLUSTERDOWN_The_cluster_is_down ");
+    assert_eq!(rig.told(Conn::Backend(backend)), "", "it waits to ask again, and leaves");
+    rig.proxy.handle_end(Conn::Client(early), true, rig.now());
+    rig.settle();
+    let late = rig.client();
+    rig.ask(late, &format!("APPEND {key} x"));
+    assert!(rig.told(Conn::Backend(backend)).contains("APPEND"));
+    rig.answer(backend, "-CLUSTERDOWN_The_cluster_is_down ");
+    rig.pass(1_000);
+    let told = rig.told(Conn::Backend(backend));
+    assert!(!told.contains("INCR"), "{told}");
+    assert_eq!(told.matches("APPEND").count(), 1, "{told}");
+    rig.answer(backend, ":1 ");
+    assert_eq!(rig.told(Conn::Client(late)), ":1 ");
+    assert_eq!(rig.proxy.requests_open(), 0);
+}
