@@ -205,7 +205,7 @@ fn monitor_that_does_not_read_is_closed_at_the_output_limit() {
     }
     assert_eq!(client.run("PING").text(), "PONG");
     assert!(proxy.process.is_running());
-    // What was on its way may be read; then it is closed, in no middle of a line.
-    let (bytes, closed) = monitor.read_until_quiet(seconds(2));
-    assert!(closed && bytes.len() > 64 * 1024);
+    // What was on its way may still come; how much of it is the kernel's affair.
+    let (bytes, closed) = monitor.read_until_quiet(seconds(10));
+    assert!(closed, "still open after {} bytes", bytes.len());
 }
