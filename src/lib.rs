@@ -27,6 +27,8 @@ pub mod topology;
 
 pub mod reactor;
 
+pub mod watchdog;
+
 pub mod serve;
 
 pub mod check;

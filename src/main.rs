@@ -11,14 +11,18 @@ use ringway::config::{self, Config, Invocation, LogLevel};
 use ringway::log::{self, Level, Log};
 use ringway::ring::signals::{Signal, Signals};
 use ringway::serve::Threads;
-use ringway::{check, ring};
+use ringway::{check, ring, watchdog};
 
 /// How often the main thread looks whether the others still live.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(watchdog::LOOK_EVERY_MS);
 const LOOKS_PER_SECOND: u32 = 10;
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
+
+/// Counted, for `memory_limit`.
+#[global_allocator]
+static ALLOCATOR: ring::Counted = ring::Counted;
 
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
@@ -104,6 +108,9 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
                 return ExitCode::from(FAILED);
             }
             Ok(None) => {
+                if !threads.turn(log, unix_us()) {
+                    return ExitCode::from(FAILED);
+                }
                 patience = patience.saturating_sub(LOOK_EVERY);
                 looks = looks.wrapping_add(1);
                 if looks % LOOKS_PER_SECOND == 0 {

@@ -55,6 +55,8 @@ counters! {
     ClientsTotal "clients_total" Counter "Clients accepted.";
     ClientsRejected "clients_rejected" Counter "Clients refused because of maxclients.";
     ClientsClosedByLimit "clients_closed_by_limit" Counter "Clients closed over a limit of theirs.";
+    ClientsSlowed "clients_slowed" Counter "Times that a client was not read because memory was short.";
+    ClientsClosedForMemory "clients_closed_for_memory" Counter "Clients closed because memory was short.";
     ClientBytesIn "client_bytes_in" Counter "Bytes read from clients.";
     ClientBytesOut "client_bytes_out" Counter "Bytes sent to clients.";
     BackendsConnected "backends_connected" Gauge "Connections to nodes now.";
@@ -91,6 +93,8 @@ counters! {
     ReceivesRearmed "receives_rearmed" Counter "Multishot receives armed again.";
     BusyPollHits "busy_poll_hits" Counter "Turns in which looking before sleeping paid.";
     MemoryRss "memory_rss_bytes" Gauge "Resident memory of the process.";
+    MemoryHeld "memory_held_bytes" Gauge "Memory that the process has allocated.";
+    MemoryLimit "memory_limit_bytes" Gauge "What it may allocate; 0: no limit.";
     MemoryPeak "memory_peak_bytes" Gauge "Its highest so far.";
     MemorySystem "memory_system_bytes" Gauge "Memory of the host.";
     CpuUserUs "cpu_user_us" Counter "Microseconds of CPU time in the program.";
@@ -163,6 +167,13 @@ pub struct Published {
     /// One count per bucket of `bounds`.
     latency: Box<[AtomicU64]>,
     bounds: Arc<[u64]>,
+}
+
+impl Published {
+    /// As last shown.
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.values[counter as usize].load(Relaxed)
+    }
 }
 
 /// All reactors' shown numbers, by reactor.

@@ -18,8 +18,10 @@ use crate::cluster::Endpoint;
 use crate::log::Log;
 use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
-use crate::proxy::{self, Action, Conn, Now, Proxy, Socket};
-use crate::ring::{BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen};
+use crate::proxy::{self, Action, Conn, Memory, Now, Proxy, Socket};
+use crate::ring::{
+    self, BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen,
+};
 use crate::topology::{Report, Update};
 use pace::Pace;
 
@@ -33,6 +35,8 @@ pub struct Settings {
     /// How long a wait may go on for more events to come; zero: not at all.
     pub gather: Duration,
     pub pools: Vec<Pool>,
+    /// Bytes that the whole process may hold; 0: no limit.
+    pub memory_limit: u64,
     /// From the system's random source.
     pub seed: [u64; 4],
     pub reactors: u16,
@@ -54,6 +58,8 @@ pub struct Pool {
 pub struct Reactor {
     pub thread: JoinHandle<()>,
     pub waker: Waker,
+    /// The kernel's number of the thread; 0: not known.
+    pub tid: u32,
 }
 
 /// Starts the thread and waits until it listens. Errors: cause and remedy in one line.
@@ -71,7 +77,7 @@ pub fn start(
             Ok(mut worker) => {
                 worker.read_clock();
                 worker.tell_start(cpu);
-                let _ = began.send(Ok(worker.ring.waker()));
+                let _ = began.send(Ok((worker.ring.waker(), thread_number())));
                 worker.run();
             }
             Err(text) => drop(began.send(Err(text))),
@@ -82,10 +88,16 @@ pub fn start(
         .spawn(run)
         .map_err(|error| format!("cannot start a reactor thread: {error}"))?;
     match beginning.recv() {
-        Ok(Ok(waker)) => Ok(Reactor { thread, waker }),
+        Ok(Ok((waker, tid))) => Ok(Reactor { thread, waker, tid }),
         Ok(Err(text)) => Err(text),
         Err(_) => Err("a reactor thread died while starting".into()),
     }
+}
+
+/// proc(5): a link to `PID/task/TID`.
+fn thread_number() -> u32 {
+    let link = std::fs::read_link("/proc/thread-self").ok();
+    link.and_then(|path| path.file_name()?.to_str()?.parse().ok()).unwrap_or(0)
 }
 
 /// Whose socket it is.
@@ -110,7 +122,7 @@ const TOTALS_EVERY_MS: u64 = 1_000;
 const ACCEPT_PAUSE_MS: u64 = 100;
 
 /// The longest sleep: time is looked at now and then even when nothing happens.
-const SLEEP_MAX_MS: u64 = 1_000;
+const SLEEP_MAX_MS: u64 = 500;
 
 struct Worker {
     index: u16,
@@ -128,6 +140,9 @@ struct Worker {
     board: Board,
     counters: Counters,
     busy_poll: Option<BusyPoll>,
+    memory_limit: u64,
+    /// Proxies of the process, all reactors'.
+    memory_sharers: u64,
     start: Instant,
     now: Now,
     /// The same clock as `now.ms`, in microseconds.
@@ -164,6 +179,7 @@ impl Worker {
         let mut proxies = Vec::new();
         let mut connect = Vec::new();
         let mut names = Vec::new();
+        let memory_sharers = u64::from(settings.reactors) * settings.pools.len() as u64;
         for (number, pool) in settings.pools.into_iter().enumerate() {
             for address in &pool.listen {
                 let listener = listen(*address, None).map_err(|error| {
@@ -198,6 +214,8 @@ impl Worker {
             board,
             counters: Counters::default(),
             busy_poll,
+            memory_limit: settings.memory_limit,
+            memory_sharers,
             start: Instant::now(),
             now: Now::default(),
             now_us: 0,
@@ -254,6 +272,7 @@ impl Worker {
             }
         }
         self.handle_time();
+        self.handle_memory();
         for pool in 0..self.proxies.len() {
             self.flush(pool);
         }
@@ -316,12 +335,12 @@ impl Worker {
                 self.ring.receive(id, true);
             }
             None => {
-                let why = if self.drain_until_ms.is_some() { "draining" } else { "maxclients" };
+                let (line, why) = (proxy.refusal(), proxy.refusal_cause());
                 let pool = &self.names[usize::from(pool)];
                 let fields = [("pool", pool as _), ("client", &peer as _), ("why", &why as _)];
                 self.log.warn(self.now.unix_us, "client refused", &fields);
                 self.own(id, Owner::Refused);
-                self.ring.send(id, Proxy::refusal());
+                self.ring.send(id, line);
                 self.ring.close_after_send(id);
             }
         }
@@ -440,6 +459,17 @@ impl Worker {
                 }
                 until > due
             });
+        }
+    }
+
+    #[inline]
+    fn handle_memory(&mut self) {
+        let (limit, sharers) = (self.memory_limit, self.memory_sharers);
+        if limit > 0 {
+            let memory = Memory { held: ring::held(), limit, sharers };
+            for proxy in &mut self.proxies {
+                proxy.handle_memory(memory, self.now);
+            }
         }
     }
 

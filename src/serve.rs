@@ -17,8 +17,9 @@ use crate::log::Log;
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Reactor};
-use crate::ring::{ConnectOptions, RingSettings, Waker};
+use crate::ring::{self, ConnectOptions, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
+use crate::watchdog::{Verdict, Watch};
 
 /// Updates that wait for one reactor. Maps that find no room are sent again.
 const UPDATES_MAX: usize = 1024;
@@ -29,6 +30,8 @@ const STUCK_AFTER: Duration = Duration::from_secs(2);
 /// What runs.
 pub struct Threads {
     reactors: Vec<JoinHandle<()>>,
+    /// For each reactor.
+    watches: Vec<(Watch, u32)>,
     topology: Option<JoinHandle<()>>,
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
@@ -46,6 +49,7 @@ impl Threads {
         let cpus = cpus(process)?;
         let seed = random_words()?;
         let identity = Identities::new(cpus.len(), unix_us)?;
+        let memory_limit = memory_limit(process);
         let pools = config.pools.iter().map(|pool| reactor_pool(pool, process, &identity));
         let pools = pools.collect::<Result<Vec<reactor::Pool>, String>>()?;
         let (reports, inbox) = unbounded();
@@ -53,6 +57,7 @@ impl Threads {
         let board = metrics::board(cpus.len() + 1);
         let mut threads = Threads {
             reactors: Vec::new(),
+            watches: Vec::new(),
             topology: None,
             updates: Vec::new(),
             reports: reports.clone(),
@@ -60,6 +65,7 @@ impl Threads {
             board: board.clone(),
             process: Counters::default(),
         };
+        threads.process.set(Counter::MemoryLimit, memory_limit);
         threads.publish_process();
         for (index, cpu) in cpus.iter().enumerate() {
             let (updates, received) = bounded(UPDATES_MAX);
@@ -70,13 +76,15 @@ impl Threads {
                 busy_poll: Duration::from_micros(u64::from(process.busy_poll_us)),
                 gather: Duration::from_micros(u64::from(process.gather_us)),
                 pools: split_limits(&pools, cpus.len()),
+                memory_limit,
                 seed: seed.map(|word| word.wrapping_add(index as u64)),
                 reactors: cpus.len() as u16,
                 log: log.for_part(format!("reactor-{index}")),
             };
-            let Reactor { thread, waker } =
+            let Reactor { thread, waker, tid } =
                 reactor::start(settings, received, reports.clone(), board.clone())?;
             threads.reactors.push(thread);
+            threads.watches.push((Watch::default(), tid));
             threads.updates.push((updates, waker));
         }
         threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
@@ -118,16 +126,43 @@ impl Threads {
     pub fn publish_process(&mut self) {
         let counters = &mut self.process;
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        counters.set(Counter::MemoryRss, kib_in(&status, "VmRSS:"));
+        let (resident, held) = (kib_in(&status, "VmRSS:"), ring::held());
+        if resident > held + held / 4 + FREE_PAGES_MAX {
+            ring::trim_memory();
+        }
+        counters.set(Counter::MemoryRss, resident);
+        counters.set(Counter::MemoryHeld, held);
         counters.set(Counter::MemoryPeak, kib_in(&status, "VmHWM:"));
-        let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        counters.set(Counter::MemorySystem, kib_in(&memory, "MemTotal:"));
+        counters.set(Counter::MemorySystem, memory_of_host());
         let (user_us, system_us) = cpu_times_us().unwrap_or_default();
         counters.set(Counter::CpuUserUs, user_us);
         counters.set(Counter::CpuSystemUs, system_us);
         if let Some(published) = self.board.last() {
             counters.publish(published);
         }
+    }
+
+    /// Whether all reactors turn; to be asked every `watchdog::LOOK_EVERY_MS`. If not, the process
+    /// should end: what hangs would keep its share of the clients for ever.
+    pub fn turn(&mut self, log: &mut Log, unix_us: u64) -> bool {
+        let running = self.reactors.iter().map(|thread| !thread.is_finished());
+        let seen = self.watches.iter_mut().zip(running).zip(self.board.iter());
+        for (index, (((watch, tid), running), shown)) in seen.enumerate() {
+            let reactor = ("reactor", &index as _);
+            match watch.look(shown.value(Counter::Turns), || cpu_us_of(*tid)) {
+                Verdict::Late if running => {
+                    log.warn(unix_us, "a reactor has made no turn for a second", &[reactor]);
+                }
+                Verdict::Stuck { spins } if running => {
+                    let how = if spins { "it spins" } else { "it hangs" };
+                    let why = ("why", &how as _);
+                    log.error(unix_us, "a reactor is stuck, stopping at once", &[reactor, why]);
+                    return false;
+                }
+                _ => (),
+            }
+        }
+        true
     }
 
     /// `None` while they run; then whether they ended well.
@@ -295,11 +330,47 @@ impl Identities {
     }
 }
 
+/// Bytes of resident memory that nobody holds, beside a quarter of what is held. The program itself
+/// takes the half of it.
+const FREE_PAGES_MAX: u64 = 16 << 20;
+
+fn memory_limit(process: &Process) -> u64 {
+    match process.memory_limit {
+        0 => {
+            memory_of_group().map_or_else(memory_of_host, |most| most.min(memory_of_host())) / 4 * 3
+        }
+        limit => limit,
+    }
+}
+
+fn memory_of_host() -> u64 {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    kib_in(&memory, "MemTotal:")
+}
+
+/// The least `memory.max` of the process's control group and of those above it (cgroups(7), v2).
+fn memory_of_group() -> Option<u64> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let all = std::path::Path::new(path).ancestors();
+    let most = |group: &std::path::Path| {
+        let file = std::path::Path::new("/sys/fs/cgroup").join(group).join("memory.max");
+        std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
+    };
+    all.filter_map(most).min()
+}
+
 /// Bytes of a line such as `VmRSS:     1234 kB`; 0 if it is not there.
 fn kib_in(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
+}
+
+/// CPU time of a thread of ours, microseconds (proc(5): schedstat, nanoseconds come first).
+fn cpu_us_of(tid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
+    Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000)
 }
 
 /// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).

@@ -371,3 +371,41 @@ fn flood_of_one_kind_is_cut_short_in_the_log() {
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(said.matches("not a request").count() < 60, "a flood is cut short:\n{said}");
 }
+
+// --- threads that hang ---------------------------------------------------------------------------------------------
+
+#[test]
+fn reactor_that_hangs_ends_the_process_for_its_supervisor() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut proxy = Proxy::start(&cluster);
+    let folder = Folder::new("holder");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/hold_thread.py");
+    let id = proxy.process.id().to_string();
+    let said = folder.file("said");
+    let holder = Process::start(Path::new("python3"), &[script, &id, "reactor"], &said);
+    let held = || std::fs::read_to_string(&said).unwrap_or_default().contains("held");
+    wait_until(seconds(5), "one reactor to be held", held);
+    let since = Instant::now();
+    wait_until(seconds(5), "a line in the log", || {
+        proxy.log().contains("made no turn for a second")
+    });
+    assert!(since.elapsed() < seconds(3), "seen after {:?}", since.elapsed());
+    let status = proxy.process.wait(seconds(20)).expect("it ends by itself");
+    assert_eq!(status.code(), Some(1), "{}", proxy.log());
+    assert!(proxy.log().contains("a reactor is stuck, stopping at once"), "{}", proxy.log());
+    drop(holder);
+}
+
+#[test]
+fn process_stopped_for_a_while_serves_on() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut proxy = Proxy::start(&cluster);
+    let mut client = proxy.client();
+    proxy.process.stop();
+    std::thread::sleep(seconds(4));
+    proxy.process.resume();
+    assert_eq!(client.run("SET after stop").text(), "OK");
+    std::thread::sleep(seconds(3));
+    proxy.expect_alive();
+    assert!(!proxy.log().contains("stuck"), "{}", proxy.log());
+}

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 15] = [
+const ROOMS: [(&str, &[&str]); 16] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -29,13 +29,17 @@ const ROOMS: [(&str, &[&str]); 15] = [
             "topology",
         ],
     ),
+    ("watchdog", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
-        &["cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring", "topology"],
+        &[
+            "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring",
+            "topology", "watchdog",
+        ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "log", "ring", "serve"]),
+    ("main", &["check", "config", "log", "ring", "serve", "watchdog"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.

@@ -176,6 +176,10 @@ options! {
             Range::PowerOfTwo(16, RECEIVE_BUFFER_COUNT_MAX as u64),
             "Receive buffers per reactor, shared by all its connections. More only if the log (level \
              debug) says often that they ran out.";
+        Memory memory_limit (memory_limit): u64 = 0, Range::Bytes(0, 1 << 50),
+            "Bytes that the process may allocate. From 80 % on, clients that hold much are not read; \
+             from 90 %, new clients are refused; at 100 %, those that hold most are closed. 0 is \
+             three quarters of the memory of the host, or of its control group.";
         Process maxclients (maxclients): u32 = 10_000, Range::Number(1, 1_000_000),
             "Clients of one pool at a time, an equal share for each reactor; the next one gets an \
              error line and is closed, as redis-server does. Each needs a file descriptor.";

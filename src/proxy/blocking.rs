@@ -190,7 +190,6 @@ impl Proxy {
         match self.requests[r].state {
             State::InFlight => self.lose_backend(self.requests[r].backend, Why::Retired),
             State::Waiting => {
-                self.waits.retain(|wait| wait.request != r);
                 self.forget_awaiting(r);
                 if let Some(reply) = self.unblocked_reply(r) {
                     self.complete(r, &reply);

@@ -84,6 +84,8 @@ pub struct Client {
     pub held_back: bool,
     /// The driver was told to stop reading.
     pub reading_stopped: bool,
+    /// Not read because memory is short.
+    pub slowed: bool,
     /// It has shut its side, and what it asked for before is not all run yet.
     pub ended: bool,
     /// Nothing further is run until all its requests are answered (whole-cluster commands).
@@ -128,6 +130,7 @@ impl Client {
             dirty: false,
             held_back: false,
             reading_stopped: false,
+            slowed: false,
             ended: false,
             barrier: false,
             plain: session.authenticated,

@@ -355,7 +355,6 @@ impl Proxy {
             // A tombstone: its reply is still to be read.
             State::InFlight => entry.split = NONE,
             State::Waiting => {
-                self.waits.retain(|wait| wait.request != r);
                 self.forget_awaiting(r);
                 self.requests.close(r);
             }

@@ -4,7 +4,6 @@
 
 use std::borrow::Cow;
 
-use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
 use super::{Action, Note, Proxy};
@@ -217,24 +216,6 @@ impl Proxy {
         self.read_or_not(c);
     }
 
-    /// A client that is held back is not read; one that is blocked is: it must be seen to leave.
-    fn read_or_not(&mut self, c: u32) {
-        let blocked = self.is_blocked(c);
-        let client = &mut self.clients[c];
-        let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
-        let stop = client.held_back && !(blocked && kept <= READ_AHEAD_MAX);
-        if stop == client.reading_stopped {
-            return;
-        }
-        client.reading_stopped = stop;
-        let socket = client.socket;
-        let action = match stop {
-            true => Action::StopReading { socket },
-            false => Action::StartReading { socket },
-        };
-        self.actions.push(action);
-    }
-
     /// Bytes that were on their way when reading was stopped.
     fn keep_more(&mut self, c: u32, mut partial: Box<Partial>, bytes: &[u8]) {
         partial.bytes.extend_from_slice(bytes);
@@ -278,9 +259,8 @@ impl Proxy {
         }
         if client.ended {
             self.take_no_more(c);
-        } else if client.reading_stopped {
-            client.reading_stopped = false;
-            self.actions.push(Action::StartReading { socket: client.socket });
+        } else {
+            self.read_or_not(c);
         }
     }
 

@@ -280,9 +280,14 @@ impl Proxy {
             return self.give_up(r);
         }
         self.requests.set_own(r, bytes.into_vec());
-        self.requests[r].state = State::Waiting;
+        let ticket = self.waits.ticket();
+        let entry = &mut self.requests[r];
+        entry.state = State::Waiting;
+        // It is in no FIFO.
+        entry.next_in_backend = ticket;
         self.mark_irregular(r);
-        self.waits.push(Wait { request: r, until_ms, on_topology });
+        self.waits.next_ms = self.waits.next_ms.min(until_ms);
+        self.waits.list.push(Wait { request: r, ticket, until_ms, on_topology });
     }
 
     /// Nobody serves the slot, as far as we know.

@@ -19,8 +19,8 @@
 //! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
-//! single clients),
-//! `subscribe` and `subscriber` (messages: the clients' side and the nodes').
+//! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
+//! clients' side and the nodes').
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -38,6 +38,7 @@ mod introspect;
 mod keyspace;
 mod launch;
 pub mod local;
+mod memory;
 mod mode;
 mod nodes;
 mod output;
@@ -71,6 +72,7 @@ use backend::Backend;
 use client::{Clients, Partial, Phase};
 use fanout::Mapless;
 use local::{Identity, Totals};
+use memory::Ladder;
 use nodes::Nodes;
 use output::Pool;
 use pubsub::Topics;
@@ -79,7 +81,7 @@ use request::Requests;
 use scripts::Scripts;
 use session::Session;
 use split::{Cut, Splits};
-pub use types::{Action, Conn, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
+pub use types::{Action, Conn, Memory, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
 /// Plain counts of what happened; read by whoever publishes them.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +100,9 @@ pub struct Tally {
     pub clients_total: u64,
     pub clients_refused: u64,
     pub clients_over_limit: u64,
+    /// Not read for a while because memory was short.
+    pub clients_slowed: u64,
+    pub clients_closed_for_memory: u64,
     pub backend_connects: u64,
     pub backend_failures: u64,
     pub backend_surprises: u64,
@@ -127,6 +132,8 @@ impl Tally {
         self.clients_total += other.clients_total;
         self.clients_refused += other.clients_refused;
         self.clients_over_limit += other.clients_over_limit;
+        self.clients_slowed += other.clients_slowed;
+        self.clients_closed_for_memory += other.clients_closed_for_memory;
         self.backend_connects += other.backend_connects;
         self.backend_failures += other.backend_failures;
         self.backend_surprises += other.backend_surprises;
@@ -144,8 +151,28 @@ impl Tally {
 #[derive(Copy, Clone, Debug)]
 struct Wait {
     request: u32,
+    /// Also in its entry, while it waits: what has ended otherwise is not looked for here.
+    ticket: u32,
     until_ms: u64,
     on_topology: bool,
+}
+
+/// All legs that wait. Thousands may, for one node that is down.
+#[derive(Debug)]
+struct Waits {
+    list: Vec<Wait>,
+    /// The first time that one of them waits for, or earlier.
+    next_ms: u64,
+    tickets: u32,
+}
+
+impl Waits {
+    /// No index of a request, and not `NONE`.
+    fn ticket(&mut self) -> u32 {
+        const NO_INDEX: u32 = 1 << 31;
+        self.tickets = (self.tickets + 1) % (NO_INDEX - 1);
+        NO_INDEX | self.tickets
+    }
 }
 
 pub struct Proxy {
@@ -165,7 +192,7 @@ pub struct Proxy {
     scripts: Scripts,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
-    waits: Vec<Wait>,
+    waits: Waits,
     client_pool: Pool,
     backend_pool: Pool,
     /// Boxed because idle clients hold a pointer, not the struct.
@@ -174,6 +201,7 @@ pub struct Proxy {
     dirty_clients: Vec<u32>,
     dirty_backends: Vec<u32>,
     resuming: Vec<u32>,
+    ladder: Ladder,
     actions: Vec<Action>,
     now: Now,
     next_check_ms: u64,
@@ -234,13 +262,14 @@ impl Proxy {
             learned: None,
             scripts: Scripts::default(),
             totals: Totals::default(),
-            waits: Vec::new(),
+            waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
             dirty_clients: Vec::new(),
             dirty_backends: Vec::new(),
             resuming: Vec::new(),
+            ladder: Ladder::default(),
             actions: Vec::new(),
             now: Now::default(),
             next_check_ms: 0,
@@ -275,7 +304,8 @@ impl Proxy {
         now: Now,
     ) -> Option<u32> {
         self.now = now;
-        if self.draining || self.clients.open_count() >= self.settings.clients_max as usize {
+        let full = self.clients.open_count() >= self.settings.clients_max as usize;
+        if self.draining || full || self.ladder.refuses() {
             self.tally.clients_refused += 1;
             return None;
         }
@@ -287,9 +317,12 @@ impl Proxy {
     }
 
     /// The line that a refused client is sent.
-    pub fn refusal() -> Vec<u8> {
+    pub fn refusal(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        local::errors::maxclients(&mut out);
+        match self.ladder.refuses() {
+            true => local::errors::no_memory(&mut out),
+            false => local::errors::maxclients(&mut out),
+        }
         out
     }
 
@@ -473,14 +506,13 @@ impl Proxy {
 
     /// When `handle_time` wants to be called next, milliseconds; `None`: nothing is under way.
     pub fn next_deadline(&self) -> u64 {
-        let waits = self.waits.iter().map(|wait| wait.until_ms).min();
         let busy = self.topics.is_busy() || self.mapless.any_waits();
         let check = if busy || self.requests.open_count() > 0 || self.connecting() {
             self.next_check_ms
         } else {
             self.next_tidy_ms
         };
-        check.min(waits.unwrap_or(u64::MAX))
+        check.min(self.waits.next_ms).min(self.ladder.deadline())
     }
 
     /// Once a turn, after all events: hands out what is to be sent and done.

@@ -23,6 +23,13 @@ impl Mode {
         let queues = self.queue.is_some() || self.running.is_some();
         !queues && self.watch.is_none() && self.blocked.is_none()
     }
+
+    /// Memory of what has been queued, bytes.
+    pub fn bytes(&self) -> usize {
+        let running = self.running.as_ref().map(|(_, queue)| queue);
+        let queues = self.queue.iter().chain(running);
+        queues.map(|queue| queue.bytes.capacity() + queue.local.capacity()).sum()
+    }
 }
 
 /// What WATCH has begun.

@@ -61,6 +61,12 @@ impl Pool {
         self.free.drain(..unneeded);
         self.low = self.free.len();
     }
+
+    /// Memory is short: nothing is kept.
+    pub fn clear(&mut self) {
+        self.free.clear();
+        self.low = 0;
+    }
 }
 
 /// The bytes that one connection has yet to send.

@@ -315,6 +315,11 @@ impl Requests {
         self.free.push(index);
     }
 
+    /// Also for an index that may be none any more.
+    pub fn get(&self, index: u32) -> Option<&Request> {
+        self.entries.get(index as usize)
+    }
+
     /// HOT: has the entry's cache line fetched while other work is done; nothing waits for the
     /// load. With pipelines, entries in flight do not fit into the nearest caches.
     #[inline]

@@ -38,6 +38,23 @@ pub struct Now {
     pub unix_us: u64,
 }
 
+/// What the whole process holds and may hold, bytes.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Memory {
+    pub held: u64,
+    /// 0: no limit.
+    pub limit: u64,
+    /// How many proxies give back when it is too much, each its part.
+    pub sharers: u64,
+}
+
+impl Memory {
+    #[inline]
+    pub(super) fn percent(&self) -> u64 {
+        self.held.saturating_mul(100).checked_div(self.limit).unwrap_or(0)
+    }
+}
+
 /// What the driver is asked to do, in this order.
 #[derive(Debug)]
 pub enum Action {

@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 
 use io_uring::cqueue;
 
+use super::memory;
+
 /// Bytes received, in a buffer lent to the caller; to be handed to `Ring::give_back`.
 ///
 /// Dropping it instead loses one buffer of the ring for good.
@@ -102,6 +104,7 @@ impl Buffers {
             published: 0,
             lent: 0,
         };
+        memory::note(map_len as i64);
         for id in 0..count {
             buffers.add(id);
         }
@@ -206,6 +209,7 @@ impl Drop for Buffers {
             // SAFETY: mapped by `new` with this length, and no reference into it is left: `bytes`
             // borrows self.
             unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_len) };
+            memory::note(-(self.map_len as i64));
         }
     }
 }

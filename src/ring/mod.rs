@@ -5,6 +5,7 @@
 //! Not here: RESP, connections' meaning, time (`reactor` reads the clock).
 
 mod buffers;
+mod memory;
 mod probe;
 mod queue;
 mod setup;
@@ -30,6 +31,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use buffers::BufferRef;
+pub use memory::{Counted, held};
 pub use probe::Facts;
 pub use probe::Finding;
 pub use probe::explain;
@@ -42,7 +44,7 @@ pub use socket::ConnectOptions;
 pub use socket::Listener;
 pub use socket::listen;
 pub use socket::somaxconn;
-pub use system::{raise_descriptor_limit, return_freed_memory};
+pub use system::{raise_descriptor_limit, return_freed_memory, trim_memory};
 pub use table::SocketId;
 pub use wake::Waker;
 

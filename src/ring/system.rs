@@ -20,7 +20,7 @@ pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
 
 /// Bytes from which on an allocation has pages of its own, which go back when it is freed.
 #[cfg(target_env = "gnu")]
-const OWN_PAGES: libc::c_int = 1 << 20;
+const OWN_PAGES: libc::c_int = 256 << 10;
 /// Bytes of free memory at the end of a heap over which it shrinks.
 #[cfg(target_env = "gnu")]
 const HEAP_SPARE: libc::c_int = 4 << 20;
@@ -34,6 +34,16 @@ pub fn return_freed_memory() {
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES);
         libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_SPARE);
+    }
+}
+
+/// Gives free pages amid used ones back to the system (malloc_trim(3)): what a storm of clients
+/// leaves behind. Others that allocate meanwhile wait for some milliseconds.
+pub fn trim_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes a number; glibc locks what it works on.
+    unsafe {
+        libc::malloc_trim(0);
     }
 }
 

@@ -1,7 +1,6 @@
 //! F1 to F4 and F6: order in a pipeline, slow readers, clients that leave.
 //!
-//! Not here: subscribers that do not read (F5) and the total memory cap (F7), which come with later
-//! issues.
+//! Not here: subscribers that do not read (F5: `pubsub_faults`), all clients together (F7: `memory`).
 
 use std::io::Write as _;
 use std::sync::Arc;

@@ -14,6 +14,7 @@ mod fence;
 mod flow;
 mod load;
 mod login;
+mod memory;
 mod moves;
 mod program;
 mod protocol;

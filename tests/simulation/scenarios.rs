@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ringway::cluster::{Endpoint, Node, Role, SLOTS, Topology, slot_of};
-use ringway::proxy::{Action, Conn, Now, Proxy, Settings, Socket};
+use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Settings, Socket};
 
 use crate::nodes::bulk;
 use crate::world::identity;
@@ -23,6 +23,8 @@ struct Rig {
     connecting: Vec<(u32, SocketAddr)>,
     addresses: Vec<(u32, SocketAddr)>,
     closed: Vec<Conn>,
+    /// Sockets that are not to be read.
+    unread: Vec<Socket>,
     sockets: u32,
     /// Sends come back in the next turn.
     prompt: bool,
@@ -77,6 +79,7 @@ impl Rig {
             connecting: Vec::new(),
             addresses: Vec::new(),
             closed: Vec::new(),
+            unread: Vec::new(),
             sockets: 0,
             prompt: true,
         };
@@ -128,9 +131,20 @@ impl Rig {
                     self.sending.retain(|of| of.0 != conn);
                     self.proxy.handle_gone(conn, now);
                 }
+                Action::StopReading { socket } => self.unread.push(socket),
+                Action::StartReading { socket } => self.unread.retain(|of| *of != socket),
                 _ => (),
             }
         }
+    }
+
+    /// The process holds so many percent of what it may.
+    fn memory(&mut self, percent: u64) {
+        let memory = Memory { held: percent << 20, limit: 100 << 20, sharers: 1 };
+        self.now_ms += 100;
+        let now = self.now();
+        self.proxy.handle_memory(memory, now);
+        self.turn();
     }
 
     fn sends_come_back(&mut self) {
@@ -510,4 +524,87 @@ fn error_that_greets_us_is_nobodys_reply() {
     rig.answer(backend, "-ERR_max_number_of_clients_reached ");
     assert!(rig.closed.contains(&Conn::Backend(backend)));
     assert_eq!(rig.told(Conn::Client(client)), "");
+}
+
+/// A light client, and one with 100 kB of an unfinished request.
+fn light_and_heavy(rig: &mut Rig) -> (u32, u32) {
+    let (light, heavy) = (rig.client(), rig.client());
+    let now = rig.now();
+    rig.proxy.handle_received(Conn::Client(light), b"*2\r\n$3\r\nGET\r\n$3", now);
+    rig.proxy.handle_received(
+        Conn::Client(heavy),
+        b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$900000\r\n",
+        now,
+    );
+    rig.proxy.handle_received(Conn::Client(heavy), &vec![b'x'; 100_000], now);
+    (light, heavy)
+}
+
+#[test]
+fn memory_nearly_used_up_stops_reading_of_the_heavy_client_only() {
+    let mut rig = Rig::new(Settings::default());
+    let (_, _) = light_and_heavy(&mut rig);
+    rig.memory(79);
+    assert_eq!(rig.unread.len(), 0);
+    rig.memory(85);
+    assert_eq!(rig.unread.len(), 1, "the heavy one");
+    rig.memory(78);
+    assert_eq!(rig.unread.len(), 1, "not to and fro");
+    rig.memory(70);
+    assert_eq!(rig.unread.len(), 0);
+    assert_eq!(rig.closed, []);
+}
+
+#[test]
+fn memory_used_up_closes_the_heaviest_client_and_refuses_new_ones() {
+    let mut rig = Rig::new(Settings::default());
+    let (_, heavy) = light_and_heavy(&mut rig);
+    rig.memory(101);
+    assert_eq!(rig.closed, [Conn::Client(heavy)]);
+    let (socket, peer, now) = (rig.socket(), node(9), rig.now());
+    assert_eq!(rig.proxy.handle_accepted(socket, peer, peer, now), None);
+    let line = String::from_utf8(rig.proxy.refusal()).unwrap();
+    assert!(line.starts_with("-ERR ") && line.contains("memory_limit"), "{line}");
+    rig.memory(60);
+    assert!(rig.proxy.handle_accepted(socket, peer, peer, now).is_some());
+}
+
+#[test]
+fn memory_that_stays_short_closes_who_cannot_go_on() {
+    let mut rig = Rig::new(Settings::default());
+    let (_, heavy) = light_and_heavy(&mut rig);
+    for _ in 0..19 {
+        rig.memory(85);
+    }
+    assert_eq!(rig.closed, [], "two seconds are not over");
+    for _ in 0..3 {
+        rig.memory(85);
+    }
+    assert_eq!(rig.closed, [Conn::Client(heavy)]);
+}
+
+#[test]
+fn entry_of_a_client_that_left_waiting_is_used_anew_and_not_woken_for_it() {
+    let mut rig = Rig::new(Settings::default());
+    let key = key("k", true);
+    let early = rig.client();
+    rig.ask(early, &format!("INCR {key}"));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.told(Conn::Backend(backend));
+    rig.answer(backend, "-CLUSTERDOWN_The_cluster_is_down ");
+    assert_eq!(rig.told(Conn::Backend(backend)), "", "it waits to ask again, and leaves");
+    rig.proxy.handle_end(Conn::Client(early), true, rig.now());
+    rig.settle();
+    let late = rig.client();
+    rig.ask(late, &format!("APPEND {key} x"));
+    assert!(rig.told(Conn::Backend(backend)).contains("APPEND"));
+    rig.answer(backend, "-CLUSTERDOWN_The_cluster_is_down ");
+    rig.pass(1_000);
+    let told = rig.told(Conn::Backend(backend));
+    assert!(!told.contains("INCR"), "{told}");
+    assert_eq!(told.matches("APPEND").count(), 1, "{told}");
+    rig.answer(backend, ":1 ");
+    assert_eq!(rig.told(Conn::Client(late)), ":1 ");
+    assert_eq!(rig.proxy.requests_open(), 0);
 }

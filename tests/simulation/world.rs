@@ -353,7 +353,8 @@ impl World {
             }
             None => {
                 self.clients[client].refused = true;
-                self.send(socket, Proxy::refusal());
+                let line = self.proxy.refusal();
+                self.send(socket, line);
                 if let Some(entry) = self.entry(socket) {
                     entry.sending = None;
                 }

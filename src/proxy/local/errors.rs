@@ -105,9 +105,9 @@ pub fn maxclients(out: &mut Vec<u8>) {
     fixed(out, "ERR max number of clients reached");
 }
 
-/// The memory budget is used up: new work is refused, what runs goes on.
+/// The memory budget is nearly used up: new clients are refused, those who are here go on.
 pub fn no_memory(out: &mut Vec<u8>) {
-    fixed(out, "ERR proxy memory limit reached, the command has not run");
+    fixed(out, "ERR the proxy's memory_limit is nearly reached, try again later");
 }
 
 /// The pool of private backends is empty (routing-policy class M).

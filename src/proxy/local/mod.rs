@@ -96,6 +96,7 @@ pub struct Totals {
     pub pubsub_shard_channels: u64,
     /// Bytes.
     pub memory_used: u64,
+    pub memory_limit: u64,
     pub memory_peak: u64,
     pub memory_rss: u64,
     pub memory_system: u64,
@@ -120,6 +121,9 @@ pub struct Totals {
     pub ring_enters: u64,
     pub ring_completions: u64,
     pub fence_breaches: u64,
+    /// Because memory was short.
+    pub clients_slowed: u64,
+    pub clients_closed_for_memory: u64,
     /// Of samples since the process started, µs.
     pub latency_p50_us: u64,
     pub latency_p99_us: u64,

@@ -1,0 +1,188 @@
+//! What is done when memory runs short, step by step: spare buffers go, heavy clients are not
+//! read, new ones are refused, the heaviest are closed.
+//!
+//! Not here: counting (the driver tells), the limits of single clients (`intake`, `deliver`).
+
+use super::client::{Client, Phase};
+use super::types::{Memory, NONE, Now};
+use super::{Action, Proxy};
+
+/// Percent of the limit from which on spare buffers are given back,
+const TRIM: u64 = 70;
+/// heavy clients are not read,
+const SLOW: u64 = 80;
+/// only light clients are read, and new ones are refused,
+const REFUSE: u64 = 90;
+/// the heaviest clients are closed.
+const CLOSE: u64 = 100;
+/// Under it all goes on.
+const EASE: u64 = 75;
+
+/// Bytes from which on a client is heavy, and up to which it is light. Light ones are always read:
+/// `maxclients` bounds what they can hold.
+const HEAVY: usize = 64 * 1024;
+const LIGHT: usize = 4 * 1024;
+
+/// Between two looks at all clients.
+const LOOK_EVERY_MS: u64 = 10;
+
+/// What is not read may be what would free memory, were it whole. After so long the heaviest is
+/// closed, and another after each step more.
+const SLOWED_MS_MAX: u64 = 2_000;
+const NEXT_MS: u64 = 200;
+
+/// Where a proxy stands.
+#[derive(Debug, Default)]
+pub(super) struct Ladder {
+    percent: u64,
+    /// Some clients are not read.
+    slowed: bool,
+    next_look_ms: u64,
+    /// When the heaviest is closed although memory suffices.
+    patience_ms: u64,
+}
+
+impl Ladder {
+    /// Whether a new client is refused.
+    pub(super) fn refuses(&self) -> bool {
+        self.percent >= REFUSE
+    }
+
+    /// When `handle_memory` wants to be called although nothing else happens, milliseconds.
+    pub(super) fn deadline(&self) -> u64 {
+        if self.slowed { self.patience_ms } else { u64::MAX }
+    }
+}
+
+impl Proxy {
+    /// What the process holds, told once a turn.
+    #[inline]
+    pub fn handle_memory(&mut self, memory: Memory, now: Now) {
+        let percent = memory.percent();
+        self.ladder.percent = percent;
+        if percent >= TRIM || self.ladder.slowed {
+            self.now = now;
+            self.climb(memory, percent);
+        }
+    }
+
+    /// Why a client was refused.
+    pub fn refusal_cause(&self) -> &'static str {
+        match (self.draining, self.ladder.refuses()) {
+            (true, _) => "draining",
+            (_, true) => "memory_limit",
+            _ => "maxclients",
+        }
+    }
+
+    #[cold]
+    fn climb(&mut self, memory: Memory, percent: u64) {
+        let now = self.now.ms;
+        if percent < EASE && self.ladder.slowed {
+            return self.ease();
+        }
+        if now < self.ladder.next_look_ms {
+            return;
+        }
+        self.ladder.next_look_ms = now + LOOK_EVERY_MS;
+        self.client_pool.clear();
+        self.backend_pool.clear();
+        self.partials.clear();
+        if percent >= SLOW {
+            self.slow_down(if percent >= REFUSE { LIGHT } else { HEAVY });
+        }
+        if percent >= CLOSE {
+            let excess = memory.held.saturating_sub(memory.limit / 100 * REFUSE);
+            self.close_heaviest(excess / memory.sharers.max(1));
+        } else if self.ladder.slowed && now >= self.ladder.patience_ms {
+            self.ladder.patience_ms = now + NEXT_MS;
+            self.close_heaviest(1);
+        }
+    }
+
+    /// Has clients read no more that hold so many bytes.
+    fn slow_down(&mut self, bytes: usize) {
+        let open: Vec<u32> = self.clients.indexes().collect();
+        for c in open {
+            let client = &self.clients[c];
+            let open = client.phase == Phase::Open && !client.slowed;
+            if open && weight(client) + self.asked_bytes(client) >= bytes {
+                self.clients[c].slowed = true;
+                self.tally.clients_slowed += 1;
+                self.read_or_not(c);
+                if !self.ladder.slowed {
+                    self.ladder.slowed = true;
+                    self.ladder.patience_ms = self.now.ms + SLOWED_MS_MAX;
+                }
+            }
+        }
+    }
+
+    fn ease(&mut self) {
+        self.ladder.slowed = false;
+        let slowed: Vec<u32> = self.clients.indexes().filter(|&c| self.clients[c].slowed).collect();
+        for c in slowed {
+            self.clients[c].slowed = false;
+            if self.clients[c].phase == Phase::Open {
+                self.read_or_not(c);
+            }
+        }
+    }
+
+    /// Closes heavy clients, the heaviest first, until so many bytes are free.
+    fn close_heaviest(&mut self, bytes: u64) {
+        let weighed = self.clients.indexes().map(|c| (weight(&self.clients[c]), c));
+        let mut heavy: Vec<(usize, u32)> = weighed.filter(|&(weight, _)| weight >= HEAVY).collect();
+        heavy.sort_unstable_by(|one, other| other.cmp(one));
+        let mut freed = 0;
+        for (weight, c) in heavy {
+            if freed >= bytes {
+                break;
+            }
+            freed += weight as u64;
+            self.tally.clients_closed_for_memory += 1;
+            self.close_over_limit(c, "memory_limit is near and it holds the most");
+        }
+    }
+
+    /// Bytes of its requests that nodes have not answered.
+    fn asked_bytes(&self, client: &Client) -> usize {
+        let mut bytes = 0;
+        let mut at = client.head;
+        while at != NONE {
+            let entry = &self.requests[at];
+            bytes += entry.len as usize;
+            at = entry.next_in_client;
+        }
+        bytes
+    }
+
+    /// A client that is held back or slowed is not read; one that is blocked is: it must be seen to
+    /// leave.
+    pub(super) fn read_or_not(&mut self, c: u32) {
+        let blocked = self.is_blocked(c);
+        let client = &mut self.clients[c];
+        let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
+        let held_back = client.held_back && !(blocked && kept <= super::blocking::READ_AHEAD_MAX);
+        let stop = held_back || client.slowed;
+        if stop == client.reading_stopped {
+            return;
+        }
+        client.reading_stopped = stop;
+        let socket = client.socket;
+        let action = match stop {
+            true => Action::StopReading { socket },
+            false => Action::StartReading { socket },
+        };
+        self.actions.push(action);
+    }
+}
+
+/// Bytes that go when a client is closed.
+fn weight(client: &Client) -> usize {
+    let partial = client.partial.as_ref().map_or(0, |partial| {
+        partial.bytes.capacity() + partial.args.capacity() * size_of::<crate::resp::Span>()
+    });
+    let queued = client.mode.as_ref().map_or(0, |mode| mode.bytes());
+    client.output.pending() + client.stored + partial + queued
+}
