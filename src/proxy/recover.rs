@@ -32,6 +32,10 @@ impl Proxy {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
+        if self.is_at_node(r) {
+            self.backends[b as usize].pop(&self.requests);
+            return self.complete(r, line);
+        }
         if self.requests[r].marks.has(Marks::PRIVATE) {
             self.renew(r);
             if self.exec_lost_its_guard(r, line) {

@@ -664,6 +664,47 @@ fn error_that_greets_us_is_nobodys_reply() {
     assert_eq!(rig.told(Conn::Client(client)), "");
 }
 
+#[test]
+fn request_never_reaches_a_connection_that_is_not_in_its_database() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "SELECT 3");
+    rig.let_in(true);
+    for number in [1, 2] {
+        let private = rig.backend_of(number);
+        assert!(rig.told(Conn::Backend(private)).contains("SELECT $1 3"));
+        rig.answer(private, "+OK ");
+        assert!(rig.closed.contains(&Conn::Backend(private)), "nobody else gets it");
+    }
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+    let key = key("k", true);
+    rig.ask(client, &format!("GET {key}"));
+    // The node loads its data: it lets us in, but has not selected anything.
+    for (said, ready) in [("-LOADING_x ", false), ("-ERR_DB_index ", false), ("+OK ", true)] {
+        rig.pass(400);
+        let (backend, _) = rig.connecting.pop().expect("a new connection");
+        let now = rig.now();
+        rig.proxy.handle_connected(backend, true, now);
+        rig.settle();
+        assert!(rig.told(Conn::Backend(backend)).ends_with("SELECT $1 3 "));
+        rig.answer(backend, &format!("+PONG {said}"));
+        let told = rig.told(Conn::Backend(backend));
+        assert_eq!(told.contains("GET"), ready, "after {said}: {told}");
+        if ready {
+            rig.answer(backend, "$1 v ");
+        }
+    }
+    assert_eq!(rig.told(Conn::Client(client)), "$1 v ");
+    // Back in the first database, on the connection that all share.
+    rig.ask(client, "SELECT 0");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+    rig.ask(client, &format!("GET {key}"));
+    let sent: Vec<Conn> =
+        rig.sent.iter().filter(|(_, text)| text.contains("GET")).map(|(conn, _)| *conn).collect();
+    assert_eq!(sent.len(), 1);
+    assert!(rig.connecting.is_empty());
+}
+
 /// A light client, and one with 100 kB of an unfinished request.
 fn light_and_heavy(rig: &mut Rig) -> (u32, u32) {
     let (light, heavy) = (rig.client(), rig.client());

@@ -438,6 +438,8 @@ impl World {
                 self.resume(socket);
             }
             Action::Note(_) => (),
+            // One reactor has nobody to ask.
+            Action::Ask { .. } | Action::Show { .. } => unreachable!("there are no peers"),
             Action::Report(report) => {
                 self.note(6 << 40, || format!("report {report:?}"));
                 self.hear_report(report);
@@ -517,6 +519,9 @@ pub fn identity() -> Identity {
         run_id: [b'a'; 40],
         users: Vec::new(),
         ignore_select: false,
+        admin_user: None,
+        slowlog_log_slower_than: 10_000,
+        slowlog_max_len: 128,
         maxclients: 10_000,
         listen_port: 6379,
         announce: None,
