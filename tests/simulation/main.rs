@@ -159,7 +159,8 @@ fn after_heal(world: &mut World) -> Result<(), Violation> {
     take_violation(world)?;
     world.settled_us = Some(world.now_us);
     let fresh: Vec<usize> = (0..2).map(|_| world.add_client(20, true)).collect();
-    let until = world.now_us + 10_000_000;
+    // A SCAN of a cluster with few keys asks for thousands of slots: seconds, and each may draw some.
+    let until = world.now_us + 60_000_000;
     let done =
         world.run_until(until, |world| fresh.iter().all(|&client| world.clients[client].has_all()));
     take_violation(world)?;
