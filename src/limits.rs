@@ -88,6 +88,17 @@ const _: () = assert!(SCRIPT_BYTES_MAX < SCRIPTS_BYTES_MAX);
 /// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
 pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
 
+/// Commands that MONITOR shows of one reactor in so many milliseconds, at most.
+pub const MONITOR_LINES_MAX: u32 = 1_000;
+pub const MONITOR_WINDOW_MS: u64 = 100;
+
+/// Milliseconds that the reactors have for one answer that they give together.
+pub const PEERS_MS_MAX: u64 = 2_000;
+
+/// Questions and answers that wait for one reactor, at most; one that finds no room counts as not
+/// answered. Each client has one under way.
+pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 

@@ -7,7 +7,7 @@
 
 use super::backend::Phase;
 use super::dispatch::{Asked, Source};
-use super::nodes::version_index;
+use super::nodes::face_of;
 use super::request::{Marks, NewRequest, State};
 use super::types::{NONE, Report};
 use super::{Action, Proxy, Wait, local::errors};
@@ -16,7 +16,7 @@ use crate::resp::Version;
 use crate::resp::reply::{ErrorKind, classify_error};
 
 /// How long a slot that nobody serves is waited for.
-const UNSERVED_BUDGET_MS: u64 = 2_000;
+pub(super) const UNSERVED_BUDGET_MS: u64 = 2_000;
 
 /// How long a request waits that found its backend full.
 const FULL_WAIT_MS: u64 = 10;
@@ -135,7 +135,7 @@ impl Proxy {
             };
         }
         let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
-        let b = self.shared_backend(node, version);
+        let b = self.shared_backend(node, version, self.database_of(r));
         if self.must_hold(r, b) {
             return self.hold(r, bytes);
         }
@@ -214,7 +214,7 @@ impl Proxy {
     fn stands_in_the_way(&self, elder: u32, r: u32, b: u32) -> bool {
         let (old, new) = (&self.requests[elder], &self.requests[r]);
         match old.state {
-            State::Done | State::Free | State::Subscribing => false,
+            State::Done | State::Free | State::Subscribing | State::Inquiring => false,
             State::Parent => {
                 let parts = &self.splits[old.split].parts;
                 parts.iter().any(|&part| self.stands_in_the_way(part, r, b))
@@ -225,7 +225,7 @@ impl Proxy {
                 if old.marks.has(Marks::FENCED)
                     && new.marks.has(Marks::FENCED)
                     && old.marks.has(Marks::RESP3) == new.marks.has(Marks::RESP3)
-                    && self.map.get(new.slot) == old.node =>
+                    && self.target(r) == Some(old.node) =>
             {
                 false
             }
@@ -280,9 +280,14 @@ impl Proxy {
             return self.give_up(r);
         }
         self.requests.set_own(r, bytes.into_vec());
-        self.requests[r].state = State::Waiting;
+        let ticket = self.waits.ticket();
+        let entry = &mut self.requests[r];
+        entry.state = State::Waiting;
+        // It is in no FIFO.
+        entry.next_in_backend = ticket;
         self.mark_irregular(r);
-        self.waits.push(Wait { request: r, until_ms, on_topology });
+        self.waits.next_ms = self.waits.next_ms.min(until_ms);
+        self.waits.list.push(Wait { request: r, ticket, until_ms, on_topology });
     }
 
     /// Nobody serves the slot, as far as we know.
@@ -301,7 +306,7 @@ impl Proxy {
         if last.is_empty() {
             self.tally.timeouts += 1;
             self.fail(r, errors::no_connection);
-        } else if !self.requests[r].marks.has(Marks::FENCED) && is_redirect(&last) {
+        } else if !self.requests[r].marks.speaks_for_itself() && is_redirect(&last) {
             // A client of ours speaks to one server: it must not be sent elsewhere.
             self.fail(r, errors::untrusted_redirect);
         } else {
@@ -321,15 +326,21 @@ impl Proxy {
         }
     }
 
-    /// The backend that all clients of this version share towards a node.
-    pub(super) fn shared_backend(&mut self, node: u16, version: Version) -> u32 {
-        let known = self.nodes[node].shared[version_index(version)];
+    /// The backend that all clients of this version and database share towards a node.
+    pub(super) fn shared_backend(&mut self, node: u16, version: Version, database: u8) -> u32 {
+        let face = face_of(version, database);
+        let known = self.nodes[node].shared[face];
         if known != NONE {
             return known;
         }
-        let b = self.open_backend(node, version, super::backend::Lane::Shared);
-        self.nodes[node].shared[version_index(version)] = b;
+        let b = self.open_backend(node, (version, database), super::backend::Lane::Shared);
+        self.nodes[node].shared[face] = b;
         b
+    }
+
+    /// The database of a request's client. It does not change while anything is in flight.
+    pub(super) fn database_of(&self, r: u32) -> u8 {
+        self.clients[self.requests[r].client].session.database
     }
 
     /// Whether requests may be queued on a backend; connects it when it is time.

@@ -2,12 +2,12 @@
 //!
 //! `route` decides; this acts. Not here: backends' lives (`connect`).
 
-use super::Proxy;
 use super::launch::Bytes;
 use super::local::errors;
 use super::request::{Marks, State};
 use super::route::{self, AfterLoss, Facts, Loss, Next};
 use super::types::{Action, NONE, Report};
+use super::{Proxy, Wait};
 use crate::cluster::{Endpoint, redirect_endpoint};
 use crate::resp::reply::{classify_error, parse_redirect};
 
@@ -29,6 +29,10 @@ impl Proxy {
     pub(super) fn handle_error_reply(&mut self, b: u32, r: u32, line: &[u8]) {
         if self.requests[r].client == NONE {
             self.note_refused_step(r, line);
+            self.backends[b as usize].pop(&self.requests);
+            return self.complete(r, line);
+        }
+        if self.is_at_node(r) {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
@@ -98,7 +102,7 @@ impl Proxy {
         let entry = &self.requests[r];
         route::after_error(&Facts {
             kind: classify_error(line),
-            fenced: entry.marks.has(Marks::FENCED),
+            fenced: entry.marks.speaks_for_itself(),
             healable: self.may_heal(r, line),
             target_known: self.redirect_target(r, line).map(|(_, node)| node.is_some()),
             confirmed: entry.marks.has(Marks::CONFIRMING),
@@ -212,27 +216,44 @@ impl Proxy {
 
     /// Legs whose time has come, or to which the news matters, look again.
     pub(super) fn wake_waiting(&mut self, news: News) {
-        if self.waits.is_empty() {
+        let now = self.now.ms;
+        let only_time = matches!(news, News::Time);
+        if self.waits.list.is_empty() || (only_time && now < self.waits.next_ms) {
             return;
         }
-        let now = self.now.ms;
-        let mut waits = std::mem::take(&mut self.waits);
+        let mut list = std::mem::take(&mut self.waits.list);
         let mut due = Vec::new();
-        waits.retain(|wait| {
+        let mut next_ms = u64::MAX;
+        list.retain(|wait| {
+            if !self.still_waits(wait) {
+                return false;
+            }
             let woken =
                 wait.until_ms <= now || (wait.on_topology && self.matters(wait.request, &news));
             if woken {
-                due.push(wait.request);
+                due.push(*wait);
+            } else {
+                next_ms = next_ms.min(wait.until_ms);
             }
             !woken
         });
-        self.waits = waits;
-        for r in due {
+        if list.is_empty() {
+            list = Vec::new();
+        }
+        self.waits.list = list;
+        self.waits.next_ms = next_ms;
+        for wait in due {
             // An earlier one's end may have closed the client, and with it this one.
-            if self.requests[r].state == State::Waiting {
-                self.wake(r);
+            if self.still_waits(&wait) {
+                self.wake(wait.request);
             }
         }
+    }
+
+    fn still_waits(&self, wait: &Wait) -> bool {
+        self.requests.get(wait.request).is_some_and(|entry| {
+            entry.state == State::Waiting && entry.next_in_backend == wait.ticket
+        })
     }
 
     /// Whether a leg that waits for news of the map waits for these. One that waits for a

@@ -30,6 +30,8 @@ pub enum State {
     Parent,
     /// Waits until nodes have confirmed its subscriptions.
     Subscribing,
+    /// Waits for the other reactors' parts of the answer.
+    Inquiring,
     /// Has its whole reply, waits for its turn.
     Done,
 }
@@ -84,6 +86,12 @@ impl Marks {
     #[inline]
     pub fn unset(&mut self, other: Marks) {
         self.0 &= !other.0;
+    }
+    /// Whether an error that answers it may be a script's own words. EXEC's are the node's: what
+    /// its scripts say stands inside an array.
+    #[inline]
+    pub fn speaks_for_itself(self) -> bool {
+        self.has(Marks::FENCED) && !self.has(Marks::EXEC)
     }
     #[inline]
     pub const fn with(self, other: Marks) -> Marks {
@@ -313,6 +321,11 @@ impl Requests {
             self.sample = if answered { Sample::Ended { since_us } } else { Sample::None };
         }
         self.free.push(index);
+    }
+
+    /// Also for an index that may be none any more.
+    pub fn get(&self, index: u32) -> Option<&Request> {
+        self.entries.get(index as usize)
     }
 
     /// HOT: has the entry's cache line fetched while other work is done; nothing waits for the

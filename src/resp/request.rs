@@ -81,6 +81,8 @@ pub enum ProtocolError {
     TooBigMultibulkCount,
     /// Ours: the server closes without a word (`client-query-buffer-limit`).
     TooBigRequest,
+    /// Ours: the server waits for the end of a line that never comes.
+    Tls,
     UnauthenticatedBulkLength,
     UnauthenticatedMultibulkLength,
     UnbalancedQuotes,
@@ -102,6 +104,7 @@ impl ProtocolError {
             Self::TooBigInline => "Protocol error: too big inline request",
             Self::TooBigMultibulkCount => "Protocol error: too big mbulk count string",
             Self::TooBigRequest => "Protocol error: too big request",
+            Self::Tls => "Protocol error: TLS on a port without it",
             Self::UnauthenticatedBulkLength => "Protocol error: unauthenticated bulk length",
             Self::UnauthenticatedMultibulkLength => {
                 "Protocol error: unauthenticated multibulk length"
@@ -396,6 +399,9 @@ impl RequestParser {
 
     /// A line that is not an array, ended by LF.
     fn inline(&mut self, bytes: &[u8], limits: &RequestLimits) -> Result<Parsed, ProtocolError> {
+        if bytes.starts_with(TLS_HANDSHAKE) {
+            return Err(ProtocolError::Tls);
+        }
         let from = self.searched as usize;
         let unseen = window(bytes, from, limits.inline_max as usize + 1);
         // A NUL hides the rest, see `line`.
@@ -415,6 +421,9 @@ impl RequestParser {
         Ok(Parsed::Incomplete { total_hint: 0 })
     }
 }
+
+/// How a TLS client begins: a handshake record of any version.
+const TLS_HANDSHAKE: &[u8] = &[0x16, 0x03];
 
 /// `bytes[from..to]`, as far as there are any.
 fn window(bytes: &[u8], from: usize, to: usize) -> &[u8] {

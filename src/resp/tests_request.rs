@@ -371,3 +371,16 @@ fn a_span_outside_of_the_bytes_is_cut_off() {
     );
     assert_eq!((Span { start: 1, end: 3 }.len(), Span { start: 3, end: 1 }.len()), (2, 0));
 }
+
+#[test]
+fn a_tls_client_is_known_by_its_first_two_bytes() {
+    let parse = |bytes: &[u8]| {
+        RequestParser::default().parse(bytes, &RequestLimits::default(), &mut Vec::new())
+    };
+    assert_eq!(parse(&[0x16, 0x03]), Err(ProtocolError::Tls));
+    assert_eq!(parse(&[0x16, 0x03, 0x01, 0x02, 0x00, b'\n']), Err(ProtocolError::Tls));
+    assert_eq!(parse(&[0x16]), Ok(Parsed::Incomplete { total_hint: 0 }));
+    assert_eq!(parse(&[0x16, b'\n']), Ok(Parsed::Inline { len: 2 }));
+    let kept = b"*1\r\n$2\r\n\x16\x03\r\n";
+    assert!(matches!(parse(kept), Ok(Parsed::Array { .. })), "inside a request it is data");
+}

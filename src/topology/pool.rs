@@ -123,6 +123,12 @@ impl Pool {
         self.current.as_ref()
     }
 
+    /// Addresses that reactors lost a while ago at most, the last one at the end.
+    pub(super) fn lost(&self, now: u64) -> Vec<SocketAddr> {
+        let counts = self.lost.iter().filter(|lost| lost.until > now);
+        counts.map(|lost| lost.address).collect()
+    }
+
     /// What every reactor must have, for one that missed some of it.
     pub(super) fn standing(&self) -> impl Iterator<Item = Update> + '_ {
         let (map, learned) = (self.current.iter().cloned(), self.learned.iter().cloned());
@@ -179,10 +185,12 @@ impl Pool {
                 }
                 self.schedule.want(now);
             }
-            Report::ScriptLoaded { pool, body } => {
-                out.push(Update::Script { pool, body: Some(body) });
+            Report::ScriptLoaded { pool, from, body } => {
+                out.push(Update::Script { pool, from, body: Some(body) });
             }
-            Report::ScriptsFlushed { pool } => out.push(Update::Script { pool, body: None }),
+            Report::ScriptsFlushed { pool, from } => {
+                out.push(Update::Script { pool, from, body: None });
+            }
             Report::ReactorStopped { .. } | Report::Stop => {}
         }
     }

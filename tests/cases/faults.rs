@@ -170,3 +170,52 @@ fn c18_many_clients_share_few_backend_connections() {
         assert!(count <= 6, "{count} connections to one node for 100 clients and one reactor");
     }
 }
+
+#[test]
+fn a20_command_cut_over_nodes_that_are_all_gone_is_an_error_and_may_be_logged() {
+    let mut cluster = Cluster::three(flavour());
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "1000")]));
+    let [a, b, c] = keys_on_each(&cluster, "a20");
+    let mut client = proxy.client();
+    client.run("CONFIG SET slowlog-log-slower-than 0");
+    assert_eq!(client.run(&format!("MGET {a} {b} {c}")).text(), "[nil, nil, nil]");
+    for node in &mut cluster.nodes {
+        node.process.kill();
+    }
+    for _ in 0..5 {
+        let start = Instant::now();
+        let reply = client.run(&format!("MGET {a} {b} {c}"));
+        assert!(reply.is_error(), "{} from no node", reply.text());
+        assert!(start.elapsed() < seconds(5), "an error after {:?}", start.elapsed());
+        client.run("SLOWLOG GET");
+        assert_eq!(client.run("PING").text(), "PONG");
+    }
+    proxy.expect_alive();
+}
+
+#[test]
+fn c14_primary_that_loads_its_data_is_waited_for_and_never_answers_nil() {
+    let mut cluster = Cluster::three(flavour());
+    let proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "2000")]));
+    let [a, b, _] = keys_on_each(&cluster, "c14");
+    let mut client = proxy.client();
+    let fill = "for i = 1, 200000 do redis.call('SET', '{' .. KEYS[1] .. '}' .. i, i) end";
+    cluster.nodes[0].client().call(&["EVAL", fill, "1", &a]);
+    let line = format!("GET {{{a}}}777");
+    assert_eq!(client.run(&line).text(), "\"777\"");
+    assert_eq!(cluster.nodes[0].run("SAVE").text(), "OK");
+    cluster.nodes[0].restart();
+    let (start, mut loading) = (Instant::now(), 0);
+    loop {
+        let text = client.run(&line).text();
+        if text == "\"777\"" {
+            break;
+        }
+        let why = ["-LOADING", "-CLUSTERDOWN", "-ERR"];
+        assert!(why.iter().any(|kind| text.starts_with(kind)), "{line} answers {text}");
+        assert!(start.elapsed() < seconds(20), "still {text}");
+        loading += u32::from(text.starts_with("-LOADING"));
+    }
+    println!("right again after {:?}, LOADING was shown {loading} times", start.elapsed());
+    wait_until(seconds(10), "the others", || client.run(&format!("GET {b}")).text() == "nil");
+}

@@ -2,9 +2,14 @@
 //!
 //! Not here: what each option accepts (unit tests of `config`).
 
+use std::collections::VecDeque;
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use crate::bench::{answers, flavour, shared, with};
+use crate::load::{latencies, p99};
 use crate::support::client::Client;
 use crate::support::cluster::Cluster;
 use crate::support::ports::free_port;
@@ -92,11 +97,11 @@ fn two_pools_serve_two_clusters() {
 }
 
 #[test]
-fn client_over_the_limit_gets_one_error_and_a_close() {
+fn a21_client_over_the_limit_gets_one_error_and_a_close() {
     let proxy = Proxy::start_with(&shared().cluster, &with(&[("maxclients", "20")]));
     let mut clients: Vec<Client> = Vec::new();
     let mut refused = 0;
-    for _ in 0..40 {
+    for _ in 0..120 {
         let mut client = proxy.client();
         match client.try_call(&["PING"]) {
             Ok(reply) if reply.text() == "PONG" => clients.push(client),
@@ -108,7 +113,7 @@ fn client_over_the_limit_gets_one_error_and_a_close() {
             Err(_) => refused += 1,
         }
     }
-    assert_eq!((clients.len(), refused), (20, 20));
+    assert_eq!((clients.len(), refused), (20, 100));
     assert_eq!(clients[0].run("GET limit").text(), "nil");
     clients.truncate(10);
     std::thread::sleep(millis(200));
@@ -136,4 +141,38 @@ fn ten_thousand_idle_clients_cost_under_a_kibibyte_each() {
     println!("{each} bytes for each idle client");
     assert!(each <= 1024, "{each} bytes for each idle client");
     proxy.expect_alive();
+}
+
+#[test]
+fn a21_flood_of_new_clients_leaves_a_steady_one_unharmed() {
+    let proxy = Proxy::start_with(&shared().cluster, &with(&[("maxclients", "50")]));
+    let port = proxy.port;
+    let quiet = p99(&latencies(port, "a21", millis(500)));
+    let over = AtomicBool::new(false);
+    let (steady, flood) = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let (mut count, mut kept) = (0_u64, VecDeque::new());
+            let start = Instant::now();
+            while !over.load(Ordering::Relaxed) {
+                // 5,000 in a second.
+                if u128::from(count) > start.elapsed().as_millis() * 5 {
+                    std::thread::sleep(millis(1));
+                    continue;
+                }
+                kept.extend(TcpStream::connect(("127.0.0.1", port)));
+                count += 1;
+                // More are open than may be: the proxy refuses most of them.
+                while kept.len() > 200 {
+                    kept.pop_front();
+                }
+            }
+            count
+        });
+        let steady = p99(&latencies(port, "a21", seconds(2)));
+        over.store(true, Ordering::Relaxed);
+        (steady, flood.join().expect("the flood"))
+    });
+    println!("p99 {quiet:?}, beside {flood} new clients in 2 s {steady:?}");
+    assert!(flood > 1_000, "only {flood} clients came");
+    assert!(steady < millis(100).max(quiet * 20), "p99 rose from {quiet:?} to {steady:?}");
 }

@@ -239,3 +239,22 @@ fn p15_too_few_words_are_told_with_the_lower_case_name() {
         assert_eq!(answers(&mut client, &[line, "PING"]), [expected, "PONG".into()], "{line}");
     }
 }
+
+#[test]
+fn a19_client_with_tls_is_told_and_closed_at_once() {
+    // Cut after the record's header: the rest of the handshake never comes.
+    let hello = [0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
+    let bench = shared();
+    let mut stalled = Vec::new();
+    for i in 0..200 {
+        let mut client = bench.proxy.client();
+        client.send(&hello[..if i % 2 == 0 { hello.len() } else { 2 }]);
+        stalled.push(client);
+    }
+    for client in &mut stalled {
+        assert_eq!(client.read().text(), "-ERR Protocol error: TLS on a port without it");
+        client.expect_closed();
+    }
+    assert_eq!(bench.proxy.client().run("PING").text(), "PONG");
+    assert!(bench.proxy.log().contains("TLS on a port without it"), "{}", bench.proxy.log());
+}

@@ -5,6 +5,7 @@
 
 use crate::bench::{answers, check_shared, shared};
 use crate::support::client::{Client, Got, check, request};
+use crate::support::proxy::Proxy;
 use crate::support::reply::Reply;
 use crate::support::{millis, seconds};
 
@@ -58,6 +59,25 @@ fn a2_hello_inside_one_write_changes_only_what_follows() {
     assert_eq!(texts[3], "[null]");
     assert_eq!(texts[5], "nil");
     assert_eq!(texts[6], "RESET");
+}
+
+#[test]
+fn a3_client_list_has_the_eldest_first_and_counts_the_request_itself() {
+    let proxy = Proxy::start(&shared().cluster);
+    let mut clients: Vec<Client> = (0..4).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        client.run("PING");
+    }
+    drop(clients.remove(1));
+    let mut client = proxy.client();
+    let text = client.run("CLIENT LIST").string();
+    let ids: Vec<u64> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok())
+        .collect();
+    assert!(ids.len() >= 4 && ids.is_sorted(), "{text}");
+    let own = text.lines().last().unwrap_or_default();
+    assert!(own.contains(" qbuf=26 ") && own.contains(" cmd=client|list "), "{own}");
 }
 
 #[test]
@@ -226,7 +246,7 @@ fn refused_and_later_commands_answer_one_error() {
 }
 
 #[test]
-fn whole_data_set_commands_reach_every_primary() {
+fn a16_whole_data_set_commands_reach_every_primary() {
     // Own nodes: FLUSHALL would empty those of the other tests.
     let cluster = crate::support::cluster::Cluster::three(crate::bench::flavour());
     let proxy = crate::support::proxy::Proxy::start(&cluster);
@@ -257,6 +277,14 @@ fn whole_data_set_commands_reach_every_primary() {
     assert_eq!(client.run("FLUSHALL").text(), "OK");
     assert_eq!(client.run("DBSIZE").integer(), 0);
     assert_eq!(client.run("RANDOMKEY").text(), "nil");
+    assert!(cluster.nodes.iter().all(|node| node.run("DBSIZE").integer() == 0));
+    for key in &keys {
+        client.run(&format!("SET {key} v"));
+    }
+    assert_eq!(client.run("WAIT 1 100").text(), "0", "there are no replicas");
+    let refused = client.run("DEBUG SLEEP 0").text();
+    assert_eq!(refused, "-ERR DEBUG is not allowed through this proxy");
+    assert_eq!(client.run("FLUSHDB").text(), "OK");
     assert!(cluster.nodes.iter().all(|node| node.run("DBSIZE").integer() == 0));
     let subscriber = &mut cluster.nodes[1].client();
     subscriber.run("SUBSCRIBE channel");
