@@ -17,6 +17,9 @@ use ringway::{check, ring, watchdog};
 const LOOK_EVERY: Duration = Duration::from_millis(watchdog::LOOK_EVERY_MS);
 const LOOKS_PER_SECOND: u32 = 10;
 
+/// Signals that come so soon after the first say the same. Microseconds.
+const SAME_WISH_US: u64 = 200_000;
+
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 
@@ -90,6 +93,7 @@ fn run(config: Config) -> ExitCode {
 /// The main thread's only work: signals, and a look at whether the threads still live.
 fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
     let mut draining = false;
+    let mut drain_us = 0;
     let mut patience = Duration::MAX;
     let mut looks = 0_u32;
     loop {
@@ -97,6 +101,9 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
             return if well { ExitCode::SUCCESS } else { ExitCode::from(FAILED) };
         }
         match signals.wait(LOOK_EVERY) {
+            // timeout(1) and shells signal the process and then its group: that is one wish.
+            Ok(Some(Signal::Terminate | Signal::Interrupt))
+                if draining && unix_us().saturating_sub(drain_us) < SAME_WISH_US => {}
             Ok(Some(Signal::Terminate | Signal::Interrupt)) if draining => {
                 log.warn(unix_us(), "second signal, stopping at once", &[]);
                 return ExitCode::from(FAILED);
@@ -105,6 +112,7 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
                 log.info(unix_us(), "draining", &[]);
                 patience = threads.drain();
                 draining = true;
+                drain_us = unix_us();
             }
             Ok(Some(Signal::Hangup)) => {
                 log.warn(unix_us(), "reload is not supported yet, nothing was changed", &[]);

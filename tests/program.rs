@@ -269,6 +269,27 @@ fn second_sigterm_ends_at_once_with_1() {
 }
 
 #[test]
+fn two_sigterms_at_once_are_one() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut proxy = Proxy::start(&cluster);
+    let key = cluster.key_on(0, "drain");
+    let mut busy = proxy.client();
+    assert_eq!(busy.run(&format!("SET {key} v")).text(), "OK");
+    cluster.nodes[0].process.stop();
+    busy.send(&support::client::request(&["GET", &key]));
+    std::thread::sleep(millis(100));
+    proxy.process.terminate();
+    // Not so soon that the kernel makes one signal of both.
+    std::thread::sleep(millis(30));
+    proxy.process.terminate();
+    assert!(proxy.process.wait(millis(400)).is_none(), "it waits for the answer");
+    cluster.nodes[0].process.resume();
+    assert_eq!(busy.read().text(), "\"v\"");
+    let status = proxy.process.wait(seconds(5)).expect("ends");
+    assert_eq!(status.code(), Some(0), "{}", proxy.log());
+}
+
+#[test]
 fn drain_that_takes_too_long_is_cut() {
     let cluster = Cluster::three(Flavour::Redis);
     let mut proxy = Proxy::start_with(&cluster, &Settings::args(&["--drain-timeout-ms", "300"]));
