@@ -358,7 +358,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    /// No primary is known. At the start the first map is waited for, as long as by what has a slot.
+    /// No primary is known. At the start the first map is waited for, as by what has a slot.
     pub(super) fn no_map(&mut self, asked: Asked) -> Ran {
         self.actions.push(super::Action::Report(super::Report::WantRefresh));
         if self.topology.is_none() && !self.mapless.waited {
