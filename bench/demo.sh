@@ -6,7 +6,7 @@
 #
 # Variables: DEMO_BIN, a built program to use instead of building one.
 #            DEMO_REQUESTS, requests of the unpipelined runs (default 100000; 20000 with --once).
-# Changes nothing on the host, except that redis-server is installed if it is missing.
+# Changes nothing on the host, except that redis-server, and gcc to link with, are installed if they are missing.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -27,6 +27,8 @@ die()  { printf 'demo: %s\n' "$*" >&2; exit 1; }
 FOLDER=
 PROXY=
 NODES=()
+POLICY=    # the file that keeps services from starting, while it is there and ours
+ROOT=()
 
 stop() {    # stop PID: ask, wait up to 5 s, insist.
     kill "$1" 2>/dev/null || return 0
@@ -45,6 +47,7 @@ clean_up() {
     for pid in "${NODES[@]:+${NODES[@]}}"; do stop "$pid"; done
     wait 2>/dev/null || true
     [ -z "$FOLDER" ] || rm -rf "$FOLDER"
+    [ -z "$POLICY" ] || "${ROOT[@]}" rm -f "$POLICY"
     exit "$code"
 }
 trap clean_up EXIT
@@ -53,33 +56,39 @@ trap 'exit 143' TERM
 
 # --- what it needs ----------------------------------------------------------------------------------
 
-install_redis() {
-    local root=() policy=/usr/sbin/policy-rc.d made_policy=no
-    [ "$(id -u)" = 0 ] || root=(sudo)
-    command -v apt-get >/dev/null || die "redis-server is missing, and there is no apt-get to install it with"
-    say "Installing redis-server (apt-get); its service is neither started nor enabled"
+install() {    # install PACKAGE...
+    local policy=/usr/sbin/policy-rc.d ok=yes
+    [ "$(id -u)" = 0 ] || ROOT=(sudo)
+    command -v apt-get >/dev/null || die "missing: $*, and there is no apt-get to install it with"
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || die "missing: $*. As root: apt-get install $*"
+    say "Installing $* (apt-get); no service is started or enabled"
     # Debian starts a service when it is installed; this file forbids it (invoke-rc.d(8)).
     if [ ! -e $policy ]; then
-        printf '#!/bin/sh\nexit 101\n' | "${root[@]}" tee $policy >/dev/null
-        "${root[@]}" chmod +x $policy
-        made_policy=yes
+        POLICY=$policy
+        printf '#!/bin/sh\nexit 101\n' | "${ROOT[@]}" tee $policy >/dev/null
+        "${ROOT[@]}" chmod +x $policy
     fi
-    local ok=yes
-    "${root[@]}" env DEBIAN_FRONTEND=noninteractive sh -c \
-        'apt-get install -qq -y redis-server redis-tools >/dev/null 2>&1 ||
-         { apt-get update -qq && apt-get install -qq -y redis-server redis-tools >/dev/null; }' || ok=no
-    [ $made_policy = no ] || "${root[@]}" rm -f $policy
-    if [ -d /run/systemd/system ]; then
-        "${root[@]}" systemctl disable --now --quiet redis-server 2>/dev/null || true
+    "${ROOT[@]}" env DEBIAN_FRONTEND=noninteractive sh -c \
+        'apt-get install -qq -y "$@" >/dev/null 2>&1 ||
+         { apt-get update -qq && apt-get install -qq -y "$@" >/dev/null; }' sh "$@" || ok=no
+    [ -z "$POLICY" ] || "${ROOT[@]}" rm -f "$POLICY"
+    POLICY=
+    if [[ -d /run/systemd/system && " $* " = *" redis-server "* ]]; then
+        "${ROOT[@]}" systemctl disable --now --quiet redis-server 2>/dev/null || true
     fi
-    [ $ok = yes ] || die "apt-get could not install redis-server"
+    [ $ok = yes ] || die "apt-get could not install $*"
 }
 
-for tool in redis-server redis-cli redis-benchmark; do
-    command -v $tool >/dev/null || { install_redis; break; }
-done
 if [ -z "${DEMO_BIN:-}" ]; then
     command -v cargo >/dev/null || die "cargo is missing: install Rust from https://rustup.rs"
+fi
+MISSING=()
+for tool in redis-server redis-cli redis-benchmark; do
+    command -v $tool >/dev/null || { MISSING+=(redis-server redis-tools); break; }
+done
+[ -n "${DEMO_BIN:-}" ] || command -v cc >/dev/null || MISSING+=(gcc libc6-dev)    # rustc links with cc
+[ ${#MISSING[@]} = 0 ] || install "${MISSING[@]}"
+if [ -z "${DEMO_BIN:-}" ]; then
     say "Building (cargo build --release; some minutes the first time)"
     cargo build --release --quiet
     DEMO_BIN=${CARGO_TARGET_DIR:-target}/release/ringway

@@ -1,6 +1,6 @@
 //! `ringway check`: reads what a host offers, says what is wanted, why, and how to change it.
 //!
-//! Not here: changing anything (`tuning/`), trying the ring out (`ring`), asking the cluster.
+//! Not here: changing anything, trying the ring out (`ring`), asking the cluster.
 
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -106,8 +106,7 @@ fn ring_facts(process: &Process, reactors: usize) -> Vec<Fact> {
 
 /// Whether the hard limit of descriptors leaves room for `maxclients`.
 fn descriptors(config: &Config, limits: &str) -> Fact {
-    // Clients, two protocols and some private connections to each node and reactor, and spares.
-    let wanted = u64::from(config.process.maxclients) + 1024;
+    let wanted = descriptors_wanted(config);
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let hard = line.and_then(|line| line.split_whitespace().nth(1)).unwrap_or("unknown");
     let enough = hard == "unlimited" || hard.parse::<u64>().map_or(true, |hard| hard >= wanted);
@@ -117,11 +116,17 @@ fn descriptors(config: &Config, limits: &str) -> Fact {
         value: hard.to_string(),
         wanted: format!("{wanted} or more"),
         why: format!(
-            "each client and each node connection takes one; maxclients is {}",
+            "each client and each node connection takes one; maxclients is {} for each pool",
             config.process.maxclients
         ),
         how: "LimitNOFILE= (systemd), --ulimit nofile= (docker), or a lower maxclients".to_string(),
     }
+}
+
+/// Clients of every pool, two protocols and some private connections to each node and reactor, and
+/// spares.
+pub fn descriptors_wanted(config: &Config) -> u64 {
+    u64::from(config.process.maxclients) * config.pools.len().max(1) as u64 + 1024
 }
 
 /// Whether the CPUs asked for are there.
@@ -182,7 +187,7 @@ enum Want {
     LastAtLeast(u64),
 }
 
-/// One row: research/io-uring.md section 6.
+/// One row.
 struct Sysctl {
     name: &'static str,
     want: Want,

@@ -59,9 +59,13 @@ pub const CONVERSATION_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Milliseconds that one conversation may take once connected.
 pub const CONVERSATION_MS_MAX: u64 = 2000;
 
-/// Milliseconds between two conversations of one pool: least, and while they bring no news.
+/// Milliseconds between two conversations of one pool: least, at most when nobody complains, and
+/// while complaints bring no news (a conversation is three CLUSTER calls).
 pub const REFRESH_GAP_MS: u64 = 200;
 pub const REFRESH_GAP_MS_MAX: u64 = 1000;
+pub const REFRESH_GAP_MS_STORM: u64 = 3200;
+/// The same while the owner of slots is lost, so that its successor is found soon.
+pub const REFRESH_URGENT_MS: u64 = 160;
 
 /// Redirects to unknown places that wait for one refresh, at most.
 pub const UNCONFIRMED_MAX: usize = 64;
@@ -83,6 +87,17 @@ const _: () = assert!(SCRIPT_BYTES_MAX < SCRIPTS_BYTES_MAX);
 
 /// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
 pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
+
+/// Commands that MONITOR shows of one reactor in so many milliseconds, at most.
+pub const MONITOR_LINES_MAX: u32 = 1_000;
+pub const MONITOR_WINDOW_MS: u64 = 100;
+
+/// Milliseconds that the reactors have for one answer that they give together.
+pub const PEERS_MS_MAX: u64 = 2_000;
+
+/// Questions and answers that wait for one reactor, at most; one that finds no room counts as not
+/// answered. Each client has one under way.
+pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
@@ -112,6 +127,7 @@ const _: () = {
     assert!(REQUEST_TOTAL_MAX < u32::MAX as u64);
     assert!(REQUEST_BULK_MAX <= REQUEST_TOTAL_MAX);
     assert!(REFRESH_GAP_MS < REFRESH_GAP_MS_MAX && REFRESH_GAP_MS_MAX < CONVERSATION_MS_MAX);
+    assert!(REFRESH_URGENT_MS < REFRESH_GAP_MS && REFRESH_GAP_MS_MAX < REFRESH_GAP_MS_STORM);
     // Node indexes are u16, and the highest value means "nobody".
     assert!(NODES_MAX < u16::MAX as usize);
 

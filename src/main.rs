@@ -69,8 +69,14 @@ fn run(config: Config) -> ExitCode {
     for warning in &config.warnings {
         log.warn(unix_us(), "configuration", &[("warning", warning)]);
     }
-    if let Err(error) = ring::raise_descriptor_limit() {
-        log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]);
+    match ring::raise_descriptor_limit() {
+        Ok((_, limit)) if limit < check::descriptors_wanted(&config) => {
+            let wanted = check::descriptors_wanted(&config);
+            let text = "the limit on open files is too low for maxclients";
+            log.warn(unix_us(), text, &[("limit", &limit), ("wanted", &wanted)]);
+        }
+        Ok(_) => (),
+        Err(error) => log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]),
     }
     let code = match Threads::start(&config, &log, unix_us()) {
         Ok(mut threads) => wait(&signals, &mut threads, &mut log),

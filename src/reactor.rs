@@ -4,6 +4,7 @@
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
 mod pace;
+mod peers;
 mod tell;
 
 use std::io::ErrorKind;
@@ -24,6 +25,7 @@ use crate::ring::{
 };
 use crate::topology::{Report, Update};
 use pace::Pace;
+pub use peers::{Message, Peer};
 
 /// What one reactor is told at its start.
 pub struct Settings {
@@ -54,6 +56,14 @@ pub struct Pool {
     pub connect: ConnectOptions,
 }
 
+/// How one reactor hears of the others and of the topology thread, and tells that one.
+pub struct Channels {
+    pub updates: Receiver<Update>,
+    pub reports: Sender<Report>,
+    /// From the other reactors.
+    pub inbox: Receiver<Message>,
+}
+
 /// A reactor that runs.
 pub struct Reactor {
     pub thread: JoinHandle<()>,
@@ -63,16 +73,11 @@ pub struct Reactor {
 }
 
 /// Starts the thread and waits until it listens. Errors: cause and remedy in one line.
-pub fn start(
-    settings: Settings,
-    updates: Receiver<Update>,
-    reports: Sender<Report>,
-    board: Board,
-) -> Result<Reactor, String> {
+pub fn start(settings: Settings, channels: Channels, board: Board) -> Result<Reactor, String> {
     let (began, beginning) = bounded(1);
     let run = move || {
         let cpu = settings.cpu;
-        let made = Worker::new(settings, updates, reports, board);
+        let made = Worker::new(settings, channels, board);
         match made {
             Ok(mut worker) => {
                 worker.read_clock();
@@ -137,6 +142,9 @@ struct Worker {
     actions: Vec<Action>,
     updates: Receiver<Update>,
     reports: Sender<Report>,
+    inbox: Receiver<Message>,
+    /// All reactors, by index; empty until all have started.
+    peers: Arc<[Peer]>,
     board: Board,
     counters: Counters,
     busy_poll: Option<BusyPoll>,
@@ -153,6 +161,9 @@ struct Worker {
     totals_ms: u64,
     /// Listeners that pause, and until when.
     paused: Vec<(u32, u64)>,
+    /// Before this time nothing more is written of clients that cannot be accepted, and how often
+    /// that happened meanwhile.
+    accept_told: (u64, u64),
     drain_until_ms: Option<u64>,
     turns: u64,
     pace: Pace,
@@ -163,12 +174,7 @@ struct Worker {
 
 impl Worker {
     #[allow(clippy::disallowed_methods, reason = "the reactor's clock, read once a turn")]
-    fn new(
-        settings: Settings,
-        updates: Receiver<Update>,
-        reports: Sender<Report>,
-        board: Board,
-    ) -> Result<Worker, String> {
+    fn new(settings: Settings, channels: Channels, board: Board) -> Result<Worker, String> {
         if let Some(cpu) = settings.cpu
             && !core_affinity::set_for_current(cpu)
         {
@@ -209,8 +215,10 @@ impl Worker {
             listeners,
             owners: Vec::new(),
             actions: Vec::new(),
-            updates,
-            reports,
+            updates: channels.updates,
+            reports: channels.reports,
+            inbox: channels.inbox,
+            peers: Vec::new().into(),
             board,
             counters: Counters::default(),
             busy_poll,
@@ -223,6 +231,7 @@ impl Worker {
             totals: Totals::default(),
             totals_ms: 0,
             paused: Vec::new(),
+            accept_told: (0, 0),
             drain_until_ms: None,
             turns: 0,
             pace: Pace::new(settings.gather),
@@ -249,6 +258,7 @@ impl Worker {
         }
         self.publish();
         self.tell_end();
+        self.leave_peers();
         let _ = self.reports.send(Report::ReactorStopped { reactor: self.index });
     }
 
@@ -270,6 +280,7 @@ impl Worker {
             while let Ok(update) = self.updates.try_recv() {
                 self.handle_update(update);
             }
+            self.hear_peers();
         }
         self.handle_time();
         self.handle_memory();
@@ -309,8 +320,7 @@ impl Worker {
             }
             Event::Woken => *woken = true,
             Event::AcceptFailed { listener, errno } => {
-                let error = std::io::Error::from_raw_os_error(errno);
-                self.log.warn(self.now.unix_us, "cannot accept a client", &[("error", &error)]);
+                self.tell_accept_failed(errno);
                 // Somebody waits in the queue and there is no descriptor: one is told, in turn.
                 let _ = self.ring.refuse_one(listener);
                 self.paused.push((listener, self.now.ms + ACCEPT_PAUSE_MS));
@@ -387,8 +397,10 @@ impl Worker {
             Action::Close { socket, .. } => self.ring.close(id_of(socket)),
             Action::Connect { backend, address } => self.connect(pool, backend, address),
             Action::Report(report) => {
-                let _ = self.reports.send(to_topology(pool as u16, report));
+                let _ = self.reports.send(to_topology(pool as u16, self.index, report));
             }
+            Action::Ask { ticket, query } => self.ask_peers(pool, ticket, &query),
+            Action::Show { to, lines } => self.show_peers(pool, &to, &lines),
             Action::Note(note) => self.tell(pool, &note),
         }
     }
@@ -422,7 +434,8 @@ impl Worker {
             Update::Learned { pool, learned } => {
                 self.with(pool, |proxy| proxy.handle_learned(learned));
             }
-            Update::Script { pool, body } => self.with(pool, |proxy| match &body {
+            Update::Script { from, .. } if from == self.index => (),
+            Update::Script { pool, body, .. } => self.with(pool, |proxy| match &body {
                 Some(body) => proxy.handle_script(body),
                 None => proxy.handle_scripts_flushed(),
             }),
@@ -529,7 +542,7 @@ fn id_of(socket: Socket) -> SocketId {
     SocketId { index: socket.index, generation: socket.generation }
 }
 
-fn to_topology(pool: u16, report: proxy::Report) -> Report {
+fn to_topology(pool: u16, reactor: u16, report: proxy::Report) -> Report {
     match report {
         proxy::Report::Moved { slot, endpoint, from, known } => {
             let endpoint: Endpoint = endpoint;
@@ -537,8 +550,8 @@ fn to_topology(pool: u16, report: proxy::Report) -> Report {
         }
         proxy::Report::NodeLost { address } => Report::NodeLost { pool, address },
         proxy::Report::WantRefresh => Report::WantRefresh { pool, avoid: None },
-        proxy::Report::ScriptLoaded { body } => Report::ScriptLoaded { pool, body },
-        proxy::Report::ScriptsFlushed => Report::ScriptsFlushed { pool },
+        proxy::Report::ScriptLoaded { body } => Report::ScriptLoaded { pool, from: reactor, body },
+        proxy::Report::ScriptsFlushed => Report::ScriptsFlushed { pool, from: reactor },
     }
 }
 

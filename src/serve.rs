@@ -13,10 +13,11 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process};
+use crate::limits::PEER_MESSAGES_MAX;
 use crate::log::Log;
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
-use crate::reactor::{self, Reactor};
+use crate::reactor::{self, Channels, Message, Peer, Reactor};
 use crate::ring::{self, ConnectOptions, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
 use crate::watchdog::{Verdict, Watch};
@@ -67,6 +68,7 @@ impl Threads {
         };
         threads.process.set(Counter::MemoryLimit, memory_limit);
         threads.publish_process();
+        let mut peers = Vec::new();
         for (index, cpu) in cpus.iter().enumerate() {
             let (updates, received) = bounded(UPDATES_MAX);
             let settings = reactor::Settings {
@@ -81,12 +83,15 @@ impl Threads {
                 reactors: cpus.len() as u16,
                 log: log.for_part(format!("reactor-{index}")),
             };
-            let Reactor { thread, waker, tid } =
-                reactor::start(settings, received, reports.clone(), board.clone())?;
+            let (messages, inbox) = bounded(PEER_MESSAGES_MAX);
+            let channels = Channels { updates: received, reports: reports.clone(), inbox };
+            let Reactor { thread, waker, tid } = reactor::start(settings, channels, board.clone())?;
             threads.reactors.push(thread);
+            peers.push(Peer { messages, waker: waker.clone() });
             threads.watches.push((Watch::default(), tid));
             threads.updates.push((updates, waker));
         }
+        introduce(peers);
         threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
         Ok(threads)
     }
@@ -178,6 +183,16 @@ impl Threads {
     }
 }
 
+/// Tells each reactor of all.
+fn introduce(peers: Vec<Peer>) {
+    let all: Arc<[Peer]> = peers.into();
+    for peer in all.iter() {
+        // There is room: nobody else knows the way yet.
+        let _ = peer.messages.try_send(Message::Peers(all.clone()));
+        peer.waker.wake();
+    }
+}
+
 /// The CPU of each reactor. `None`: not pinned, because the system does not tell.
 fn cpus(process: &Process) -> Result<Vec<Option<CoreId>>, String> {
     let allowed = core_affinity::get_core_ids().unwrap_or_default();
@@ -250,8 +265,11 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         split_reads: pool.split_reads,
         split_writes: pool.split_writes,
         allow_keys: pool.allow_keys,
+        allow_config: pool.allow_config,
         allow_flush: pool.allow_flush,
         keys_max_bytes: pool.keys_max_bytes as usize,
+        slowlog_log_slower_than: pool.slowlog_log_slower_than,
+        slowlog_max_len: pool.slowlog_max_len as usize,
         fence_lanes: usize::from(pool.fence_lanes),
         private_backends_max: pool.private_backends_max as usize,
         ..crate::proxy::Settings::default()
@@ -315,6 +333,9 @@ impl Identities {
             run_id: self.run_id,
             users: default.chain(named).collect(),
             ignore_select: pool.ignore_select,
+            slowlog_log_slower_than: pool.slowlog_log_slower_than,
+            slowlog_max_len: pool.slowlog_max_len,
+            admin_user: pool.admin_user.as_deref().map(Into::into),
             maxclients: process.maxclients,
             listen_port: pool.listen.first().map_or(0, SocketAddr::port),
             announce: None,

@@ -5,18 +5,19 @@
 #
 #   quick  about three minutes: no valkey cases, no client libraries, few simulation seeds
 #   all    what CI runs (the default)
-#   long   more of everything: huge values, a million requests, many seeds
+#   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients suites simulation demo
+#   format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo
 #
-# RINGWAY_SIMULATION_SEEDS  seeds of the simulation (2000)
+# RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
+# RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (20; 600 with 'long'), and what it does
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
 # to tests/.cache, which git ignores.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients suites simulation demo"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -33,12 +34,12 @@ main() {
     wanted=${*:-$PARTS}
     if [[ $mode == quick && $# == 0 ]]; then
         wanted="format lint unit program conformance cases simulation"
-        export RINGWAY_FLAVOURS=redis RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-100}
+        export RINGWAY_FLAVOURS=redis RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-500}
     fi
     if [[ $mode == long ]]; then
-        export RINGWAY_LONG=1 RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-100000}
+        export RINGWAY_LONG=1 RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-1000000}
     fi
-    export RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-2000}
+    export RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-20000}
     [[ $mode == long ]] && SCALE=10 || SCALE=1
 
     mkdir -p "$LOGS"
@@ -63,8 +64,10 @@ limit_of() {
     conformance) echo 600 ;;
     cases | cases-valkey) echo 600 ;;
     clients) echo 900 ;;
+    tcl) echo 600 ;;
     suites) echo 900 ;;
     simulation) echo 900 ;;
+    chaos) echo 600 ;;
     demo) echo 600 ;;
     esac
 }
@@ -74,9 +77,7 @@ part_format() { cargo fmt --check; }
 part_lint() { cargo clippy --locked --all-targets -- -D warnings; }
 
 part_unit() {
-    local targets=(--lib --bins)
-    [[ -f tests/tidy.rs ]] && targets+=(--test tidy)
-    cargo test --locked "${targets[@]}"
+    cargo test --locked --lib --bins --test tidy --test allocations --test ring_descriptors
 }
 
 part_program() { cargo test --locked --test program -- --test-threads 2; }
@@ -88,12 +89,25 @@ part_cases() { cargo test --locked --test cases -- --test-threads 2; }
 # What hangs on how nodes behave, and not on us alone.
 part_cases_valkey() {
     RINGWAY_CASES_FLAVOUR=valkey cargo test --locked --test cases -- --test-threads 2 \
-        faults:: moves:: splitting:: fence:: login::
+        faults:: moves:: splitting:: fence:: login:: nodes::
 }
 
 part_clients() {
-    cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway \
+    # Fetched and built here, not in the time that a test has.
+    cargo build --quiet --manifest-path tests/clients/rust/Cargo.toml --target-dir tests/.cache/rust-client &&
+        cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway \
         cargo test --locked --test clients -- --test-threads 2
+}
+
+# The server's own suite through the proxy; in a long run all of it, also before a single node.
+part_tcl() {
+    cargo build --locked --release || return 1
+    export RINGWAY_BINARY=$PWD/target/release/ringway
+    if [[ -z ${RINGWAY_LONG-} ]]; then
+        tests/suites/tcl.sh ci
+    else
+        tests/suites/tcl.sh long && RINGWAY_TCL_NODES=1 tests/suites/tcl.sh long
+    fi
 }
 
 # The libraries' own tests: the same must pass through the proxy as directly.
@@ -109,8 +123,16 @@ part_simulation() {
     if [[ ! -e tests/simulation && ! -e tests/simulation.rs ]]; then
         echo "there is no simulation yet" && return 3
     fi
-    # Not a release build: its assertions are part of what is checked, and it is fast enough.
-    cargo test --locked --test simulation
+    # A profile of its own: as fast as a release build, with all assertions.
+    cargo test --locked --profile simulation --test simulation
+}
+
+# In memory where there is room: a node that waits for a slow disk is none of these faults.
+part_chaos() {
+    local folder=${TMPDIR:-/tmp}
+    [[ -d /dev/shm && -w /dev/shm ]] && folder=/dev/shm
+    cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway TMPDIR=$folder \
+        cargo test --locked --test chaos -- --test-threads 2 --nocapture
 }
 
 part_demo() {
@@ -155,17 +177,26 @@ install_all() {
     cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
-    if [[ $wanted =~ program|conformance|cases|clients|suites|demo ]]; then
+    command -v cc >/dev/null || packages+=(gcc libc6-dev)
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|chaos|demo ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)
         python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
     fi
+    if [[ $wanted == *tcl* ]]; then
+        command -v tclsh >/dev/null || packages+=(tcl)
+        command -v curl >/dev/null || packages+=(curl ca-certificates)
+    fi
     if [[ $wanted == *clients* ]]; then
         php -r 'exit(extension_loaded("redis") ? 0 : 1);' 2>/dev/null || packages+=(php-cli php-redis)
     fi
+    if [[ $wanted == *chaos* && $(id -u) == 0 ]]; then
+        command -v ip >/dev/null || packages+=(iproute2)
+        command -v nft >/dev/null || packages+=(nftables)
+    fi
     install_debian "${packages[@]}" || return 1
-    if [[ $wanted =~ conformance|cases-valkey|clients ]]; then install_valkey || return 1; fi
+    if [[ $wanted =~ conformance|cases-valkey|clients|chaos ]]; then install_valkey || return 1; fi
     if [[ $wanted == *clients* ]]; then install_clients || return 1; fi
     if [[ $wanted == *suites* ]]; then
         venv suites-py 'pytest>=8' 'pytest-asyncio>=1' 'pytest-timeout>=2' 'numpy>=2' 'xxhash>=3' || return 1

@@ -399,7 +399,7 @@ rows! {
     "MODULE|LOADEX" -3 Refused NONE [ADMIN NOSCRIPT NO_ASYNC_LOADING] Server "7.0.0"
     "MODULE|UNLOAD" 3 Refused NONE [ADMIN NOSCRIPT NO_ASYNC_LOADING] Server "4.0.0"
     "MONITOR"               1 Local        NONE      [ADMIN NOSCRIPT LOADING STALE] Server "1.0.0"
-    "MOVE"                  3 Refused      FIRST     [WRITE FAST] Generic "1.0.0"
+    "MOVE"                  3 Write        FIRST     [WRITE FAST] Generic "1.0.0"
     "MSET"                 -3 SplitAll     PAIRS     [WRITE DENYOOM] String "1.0.1" => AllSucceeded
     "MSETEX" -4 SplitAll COUNTED_PAIRS [WRITE DENYOOM MOVABLEKEYS] String "8.4.0" => AllSucceeded
     "MSETNX"               -3 Write        PAIRS     [WRITE DENYOOM] String "1.0.1"

@@ -18,17 +18,20 @@ pub fn assemble(
     read_file: ReadFile,
 ) -> Result<Invocation, Problems> {
     let verb = arguments.verb;
-    let path = arguments.config_file.or(variables.config_file);
+    let flag = Source::Flag("--config".to_string());
+    let variable = Source::Environment("RINGWAY_CONFIG".to_string());
+    let path = arguments.config_file.map(|path| (path, flag));
+    let path = path.or(variables.config_file.map(|path| (path, variable)));
     let mut work = Assembly {
         read_file,
-        directory: path.as_deref().and_then(|path| Path::new(path).parent()).map(Path::to_owned),
+        directory: path.as_ref().and_then(|(path, _)| Path::new(path).parent()).map(Path::to_owned),
         // Something is not understood, so what seems to be missing may be just that.
         partly_read: !arguments.problems.is_empty(),
         problems: arguments.problems,
         warnings: variables.warnings,
     };
     work.problems.extend(variables.problems);
-    let file = work.file(path.as_deref());
+    let file = work.file(path.as_ref().map(|(path, source)| (path.as_str(), source)));
 
     // Later ones win, so the order here is the order of precedence.
     let from_outside: Vec<Given> = variables.given.into_iter().chain(arguments.given).collect();
@@ -61,8 +64,8 @@ struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
-    fn file(&mut self, path: Option<&str>) -> File {
-        let Some(path) = path else { return File::default() };
+    fn file(&mut self, path: Option<(&str, &Source)>) -> File {
+        let Some((path, source)) = path else { return File::default() };
         match (self.read_file)(Path::new(path)) {
             Ok(text) => {
                 let mut file = file::read(path, &text);
@@ -71,8 +74,8 @@ impl Assembly<'_> {
                 file
             }
             Err(error) => {
-                let source = Source::Flag("--config".to_string());
-                self.complain(source, "", Some(path), format!("cannot be read: {error}"));
+                let text = format!("cannot be read: {error}");
+                self.complain(source.clone(), "", Some(path), text);
                 self.partly_read = true;
                 File::default()
             }
@@ -214,8 +217,9 @@ impl Assembly<'_> {
             );
             self.complain(source_of(given, named), named, None, text);
         }
-        if pool.node_user.is_some() && !has(given, "node_password") && pool.node_password.is_none()
-        {
+        // A file that could not be read has its own line.
+        let password_given = has(given, "node_password") || has(given, "node_password_file");
+        if pool.node_user.is_some() && !password_given {
             let text = "needs node_password or node_password_file".to_string();
             self.complain(source_of(given, "node_user"), "node_user", None, text);
         }
@@ -266,7 +270,12 @@ impl Assembly<'_> {
 
     /// Pools share the process: their names and addresses must not meet.
     fn relate_pools(&mut self, pool: &Pool, earlier: &[Pool], given: &[Given]) {
-        if earlier.iter().any(|other| other.name == pool.name) {
+        // A name that was refused left the default in its place.
+        let written = match given.iter().rfind(|one| one.name == "name") {
+            Some(one) => one.raw.show() == pool.name,
+            None => true,
+        };
+        if written && earlier.iter().any(|other| other.name == pool.name) {
             let text = "another pool has this name".to_string();
             self.complain(source_of(given, "name"), "name", Some(&pool.name), text);
         }

@@ -26,9 +26,9 @@ pub fn help() -> String {
          \n\
          Every option is a flag (below), a variable (--log-level: RINGWAY_LOG_LEVEL; --node:\n\
          RINGWAY_NODES) and a key of the TOML file (log_level). A flag beats a variable,\n\
-         a variable more than the file. [pool] marks what stands in a [[pool]] of the file;\n\
+         a variable beats the file. [pool] marks what stands in a [[pool]] of the file;\n\
          flags and variables for those describe the only pool. Switches: --split-reads=off.\n\
-         Sizes may be written 64kb, 1 MiB, 2g. A password with a space or comma: use the file.\n\
+         Sizes may be written 64kb, 1 MiB, 2g. Lists: the flag again, or commas.\n\
          \n\
          \x20 --config FILE\n\
          \x20     The TOML file (RINGWAY_CONFIG). With [[pool]] several times, one process serves\n\
@@ -43,7 +43,8 @@ pub fn help() -> String {
     }
     out.push_str(
         "\nSignals: SIGTERM or SIGINT drains (a second one stops at once).\n\
-         Exit code: 0 done, 1 failed while running or host not ready, 2 wrong usage.\n",
+         Exit code: 0 done, 1 failed while starting or running, or host not ready, 2 wrong usage\n\
+         or configuration.\n",
     );
     out
 }

@@ -210,6 +210,9 @@ options! {
              line can be read by everyone on the host.";
         Login password_file (password_file): Option<PathBuf> = None, Range::Any,
             "A file whose first line is `password`.";
+        Login admin_user (admin_user): Option<String> = None, Range::Text(128),
+            "The user who may send any command to single nodes (PROXY NODE) and watch all clients \
+             (MONITOR); `default` is whoever needs no other login. Without it nobody may.";
         Login node_user (node_user): Option<String> = None, Range::Text(128),
             "The user as whom we log in to the nodes; without it, only the password is sent.";
         Login node_password (node_password): Option<Secret> = None, Range::Any,
@@ -240,6 +243,10 @@ options! {
             "FLUSHALL and FLUSHDB, which empty every primary.";
         Commands allow_keys (allow_keys): bool = true, Range::Any,
             "KEYS, which stops every primary while it runs.";
+        Commands allow_config (allow_config): bool = false, Range::Any,
+            "CONFIG GET at one node, CONFIG SET, RESETSTAT and REWRITE at all, replicas too. Whoever \
+             may send commands may then change the nodes. Off: CONFIG is about the proxy, and \
+             nothing can be set.";
         Commands keys_max_bytes (keys_max_bytes): u64 = 64 * MIB, Range::Bytes(KIB, GIB),
             "Size of a merged KEYS reply; a larger one is answered with an error.";
         Commands ignore_select (ignore_select): bool = false, Range::Any,
@@ -247,6 +254,12 @@ options! {
              changed; their databases then share one key space.";
         Commands redirects_max (redirects_max): u8 = REDIRECTS_MAX, Range::Number(0, 16),
             "Redirects that one request may follow; then it is answered with an error.";
+        Commands slowlog_log_slower_than (slowlog_log_slower_than): u64 = 10_000,
+            Range::Number(1, 3_600_000_000),
+            "Microseconds from which on a request is in SLOWLOG, from its coming to its node's answer; \
+             rounded up to a millisecond.";
+        Commands slowlog_max_len (slowlog_max_len): u32 = 128, Range::Number(0, 100_000),
+            "Entries that SLOWLOG keeps; 0 is no slow log.";
         Limits fence_lanes (fence_lanes): u8 = 2, Range::Number(1, 64),
             "Connections per node and reactor for what can compose its own reply (EVAL, FCALL, \
              modules), kept apart from the others' traffic. More for script-heavy work.";

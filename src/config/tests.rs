@@ -235,6 +235,25 @@ fn words_and_files_that_do_not_exist_are_refused() {
     refused(&["chekc"], &[], "", &["chekc: no such command; there is only 'check'"]);
     let expected = "--config \"nowhere\": cannot be read: no such file";
     refused(&["--config=nowhere"], &[], "", &[expected]);
+    let expected = "RINGWAY_CONFIG \"nowhere\": cannot be read: no such file";
+    refused(&[], &[("RINGWAY_CONFIG", "nowhere")], "", &[expected]);
+}
+
+#[test]
+fn one_mistake_is_not_told_twice() {
+    let pool = "[[pool]]\nname = \"a b\"\nlisten = \"0.0.0.0:1\"\nnodes = \"a:1\"\n";
+    let wanted = "wants 1 to 64 letters, digits, '-', '_' or '.'";
+    refused(
+        &["--config=ringway.toml"],
+        &[],
+        &[pool, "node_user = \"u\"\nnode_password_file = \"n\"\n", &pool.replace(":1", ":2")]
+            .concat(),
+        &[
+            &format!("ringway.toml:2: name = \"a b\": {wanted}"),
+            "ringway.toml:6: node_password_file = \"n\": cannot be read: no such file",
+            &format!("ringway.toml:8: name = \"a b\": {wanted}"),
+        ],
+    );
 }
 
 #[test]

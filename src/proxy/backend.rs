@@ -64,6 +64,8 @@ pub struct Backend {
     pub phase: Phase,
     pub lane: Lane,
     pub version: Version,
+    /// The database that its handshake selects.
+    pub database: u8,
     /// In the list of those that have something to send.
     pub dirty: bool,
     /// Replies of the handshake still to come.
@@ -93,7 +95,7 @@ pub struct Backend {
     pub owner: (u32, u32),
     /// Private: what is in flight may take as long as it likes.
     pub blocking: bool,
-    /// Private: not to be lent again.
+    /// Private: not to be lent again. Fenced: not to be lent to another client.
     pub spoilt: bool,
     /// The node ended it, and everything that it had said before has been read.
     pub ended_well: bool,
@@ -114,6 +116,7 @@ impl Backend {
             phase: Phase::Idle,
             lane,
             version,
+            database: 0,
             dirty: false,
             handshake_left: 0,
             handshake_sending: false,
@@ -303,6 +306,7 @@ impl Backend {
         self.handshake_left = 0;
         self.handshake_sending = false;
         self.skipping = false;
+        self.spoilt = false;
         self.answered = self.written;
         self.handed = self.written;
     }

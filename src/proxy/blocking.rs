@@ -8,6 +8,7 @@
 //! Not here: the backends (`private`), WAIT (`replicas`).
 
 use super::Proxy;
+use super::backend::{Backend, Phase};
 use super::connect::Why;
 use super::dispatch::{Asked, Ran, Source};
 use super::launch::Bytes;
@@ -203,13 +204,26 @@ impl Proxy {
                     }
                 }
             }
-            State::Free | State::Held | State::Queued | State::Subscribing | State::Done => (),
+            State::Free
+            | State::Held
+            | State::Queued
+            | State::Subscribing
+            | State::Inquiring
+            | State::Done => (),
         }
     }
 
-    /// Clients that are blocked now.
+    /// Clients that are blocked now. Those whose command has not left for its node are not yet:
+    /// who waits for this number may go on to write what they are to be woken by.
     pub fn clients_blocked(&self) -> usize {
-        self.blocked_clients
+        let on_its_way = |backend: &&Backend| {
+            let sent = backend.phase == Phase::Ready && backend.output.pending() == 0;
+            backend.blocking && backend.is_open() && !sent
+        };
+        match self.blocked_clients {
+            0 => 0,
+            count => count.saturating_sub(self.backends.iter().filter(on_its_way).count()),
+        }
     }
 }
 

@@ -90,7 +90,8 @@ pub struct Client {
     pub ended: bool,
     /// Nothing further is run until all its requests are answered (whole-cluster commands).
     pub barrier: bool,
-    /// Logged in, wants its replies, and is in the middle of nothing: requests take the short way.
+    /// Logged in, wants its replies, is in the first database and in the middle of nothing:
+    /// requests take the short way.
     pub plain: bool,
     /// In the list of those to be run on at the end of the turn.
     pub resuming: bool,
@@ -192,7 +193,8 @@ impl Client {
     pub fn refresh_plain(&mut self) {
         let queuing = self.mode.as_ref().is_some_and(|mode| mode.queue.is_some());
         let session = &self.session;
-        let idle = session.subscriptions == 0 && !queuing;
+        let first = session.database == 0;
+        let idle = session.subscriptions == 0 && !session.monitors && !queuing && first;
         self.plain = session.authenticated && session.reply == ReplyMode::On && idle;
     }
 

@@ -4,45 +4,75 @@
 
 use super::Proxy;
 use super::client::{Client, Phase};
-use super::local::{
-    ClientFacts, ClientFilter, World, client_line, write_client_list, write_killed,
-};
+use super::local::{ClientFacts, ClientFilter, World, client_line};
 use super::pubsub::Kind;
 
 impl Proxy {
-    /// CLIENT LIST and INFO: one line for each client that the filter matches.
-    pub(super) fn list_clients(&mut self, c: u32, filter: &ClientFilter, out: &mut Vec<u8>) {
+    /// CLIENT LIST and INFO: one line for each client that the filter matches, the eldest first.
+    /// `asking`: one of ours and the bytes of its request itself, which a server counts among what
+    /// it has sent.
+    pub(super) fn client_lines(
+        &self,
+        filter: &ClientFilter,
+        asking: Option<(u32, usize)>,
+    ) -> Vec<u8> {
         let mut lines = Vec::new();
         let world = self.world(0);
-        for index in self.clients.indexes() {
+        let is_meant = |index: &u32| filter.matches(&self.clients[*index].session, self.now.ms);
+        let mut meant: Vec<u32> = self.clients.indexes().filter(is_meant).collect();
+        meant.sort_unstable_by_key(|&index| self.clients[index].session.id);
+        for index in meant {
             let client = &self.clients[index];
-            if filter.matches(&client.session, self.now.ms) {
-                client_line(&client.session, &facts(index, client), &world, &mut lines);
+            let mut facts = facts(index, client);
+            if let Some((_, bytes)) = asking.filter(|of| of.0 == index) {
+                facts.query += bytes as u64;
             }
+            client_line(&client.session, &facts, &world, &mut lines);
         }
-        write_client_list(out, self.clients[c].session.version, &lines);
+        lines
     }
 
-    /// CLIENT KILL. `true`: the asking client itself is to be closed after its reply.
-    pub(super) fn kill_clients(
-        &mut self,
-        c: u32,
-        filter: &ClientFilter,
-        out: &mut Vec<u8>,
-    ) -> bool {
+    /// CLIENT KILL: how many; whether `c`, the asking client, is itself to be closed after its
+    /// reply.
+    pub(super) fn kill_clients(&mut self, c: u32, filter: &ClientFilter) -> (u64, bool) {
         let is_meant = |index: &u32| {
             let client = &self.clients[*index];
             matches!(client.phase, Phase::Open | Phase::Last)
                 && filter.matches(&client.session, self.now.ms)
         };
         let meant: Vec<u32> = self.clients.indexes().filter(is_meant).collect();
-        write_killed(out, filter, meant.len() as u64);
         for &index in &meant {
             if index != c {
                 self.close_client(index);
             }
         }
-        meant.contains(&c)
+        (meant.len() as u64, meant.contains(&c))
+    }
+
+    /// Brings the totals up to date where people and tests wait for a change: who is connected,
+    /// blocked, subscribed here. What other reactors count is as old as the last publication.
+    pub(super) fn freshen_totals(&mut self) {
+        let now = self.own_counts();
+        let then = std::mem::replace(&mut self.own_totals, now);
+        let totals = &mut self.totals;
+        totals.scripts = self.scripts.len() as u64;
+        let counts = [
+            &mut totals.clients,
+            &mut totals.blocked_clients,
+            &mut totals.pubsub_channels,
+            &mut totals.pubsub_patterns,
+            &mut totals.pubsub_shard_channels,
+            &mut totals.pubsub_clients,
+        ];
+        for ((count, now), then) in counts.into_iter().zip(now).zip(then) {
+            *count = (*count + now).saturating_sub(then);
+        }
+    }
+
+    pub(super) fn own_counts(&self) -> [u64; 6] {
+        let [channels, patterns, shards, subscribed] = self.subscription_counts();
+        let (clients, blocked) = (self.clients_open(), self.clients_blocked());
+        [clients, blocked, channels, patterns, shards, subscribed].map(|count| count as u64)
     }
 
     /// What local answers may depend on.

@@ -4,8 +4,11 @@
 
 use std::net::SocketAddr;
 
+use ahash::AHashSet;
+
 use super::backend::{Backend, Lane, Phase};
-use super::nodes::version_index;
+use super::nodes::face_of;
+use super::request::Marks;
 use super::types::{Action, Conn, NONE, Note, Now, Report, Socket};
 use super::{Proxy, launch::Usable};
 use crate::resp::Version;
@@ -25,12 +28,22 @@ pub(super) enum Why {
     Retired,
 }
 
-/// Backoff between attempts: 50 ms, doubled up to this, plus jitter.
-const BACKOFF_MAX_MS: u64 = 2_000;
+/// Backoff between attempts: 50 ms, doubled up to this, plus a quarter of jitter: a node that is
+/// there again is used within a second.
+const BACKOFF_MAX_MS: u64 = 500;
+
+/// A check of deadlines that is so late was not delayed by work.
+const STALL_MS: u64 = 250;
 
 impl Proxy {
-    pub(super) fn open_backend(&mut self, node: u16, version: Version, lane: Lane) -> u32 {
-        let backend = Backend::new(node, self.nodes[node].address, version, lane);
+    pub(super) fn open_backend(
+        &mut self,
+        node: u16,
+        (version, database): (Version, u8),
+        lane: Lane,
+    ) -> u32 {
+        let mut backend = Backend::new(node, self.nodes[node].address, version, lane);
+        backend.database = database;
         match self.backends_free.pop() {
             Some(b) => {
                 self.backends[b as usize] = backend;
@@ -74,7 +87,7 @@ impl Proxy {
             return self.lose_backend(b, Why::Ended);
         }
         self.tally.backend_connects += 1;
-        let (bytes, replies) = self.handshake(self.backends[b as usize].version);
+        let (bytes, replies) = self.handshake(b);
         let backend = &mut self.backends[b as usize];
         backend.phase = Phase::Handshake;
         backend.handshake_left = replies;
@@ -87,7 +100,18 @@ impl Proxy {
 
     /// What is said first. There is always something, so that a greeting error (too many clients,
     /// protected mode) is taken for the handshake's answer and never for a client's.
-    fn handshake(&self, version: Version) -> (Vec<u8>, u8) {
+    fn handshake(&self, b: u32) -> (Vec<u8>, u8) {
+        let (mut out, mut replies) = self.login(self.backends[b as usize].version);
+        let database = self.backends[b as usize].database;
+        if database > 0 {
+            let number = database.to_string();
+            encode_request([b"SELECT".as_slice(), number.as_bytes()].into_iter(), &mut out);
+            replies += 1;
+        }
+        (out, replies)
+    }
+
+    fn login(&self, version: Version) -> (Vec<u8>, u8) {
         let mut out = Vec::new();
         let password = self.settings.node_password.as_ref().map(Secret::reveal);
         let user = self.settings.node_user.as_deref().unwrap_or("default").as_bytes();
@@ -118,9 +142,13 @@ impl Proxy {
     pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
         let backend = &mut self.backends[b as usize];
         let kind = backend.scanner.frame_type();
-        let expected = if backend.version == Version::Resp3 { b'%' } else { b'+' };
-        // A node that loads, or runs a long script, lets us in all the same.
-        let waits = piece.starts_with(b"-LOADING") || piece.starts_with(b"-BUSY ");
+        let selects = backend.database > 0 && backend.handshake_left == 1;
+        let greets = backend.version == Version::Resp3 && !selects;
+        let expected = if greets { b'%' } else { b'+' };
+        // A node that loads, or runs a long script, lets us in all the same; but the database must
+        // be the one that is meant.
+        let busy = piece.starts_with(b"-LOADING") || piece.starts_with(b"-BUSY ");
+        let waits = busy && !selects;
         let refused = kind != expected && !(kind == b'-' && waits);
         if backend.phase != Phase::Handshake || backend.handshake_left == 0 || refused {
             if refused {
@@ -223,6 +251,7 @@ impl Proxy {
         for r in awaiting {
             self.fail_awaiting(r);
         }
+        self.keep_order_of_lost(&mut lost);
         for (r, written, bytes) in lost.drain(..) {
             self.handle_lost(r, written, why == Why::TimedOut, bytes);
         }
@@ -233,6 +262,24 @@ impl Proxy {
             Lane::Fence => self.serve_fence_queue(node),
             Lane::Subscriber => self.lose_legs(node),
             Lane::Private => self.free_private(b),
+        }
+    }
+
+    /// A read is not repeated when a later write of its client to its slot may have run: it would
+    /// see what it came before. Without its bytes it is lost like the write.
+    fn keep_order_of_lost(&self, lost: &mut [(u32, bool, Option<Vec<u8>>)]) {
+        let mut written_to = AHashSet::new();
+        for (r, written, bytes) in lost.iter_mut().rev() {
+            let entry = &self.requests[*r];
+            let place = (entry.client, entry.slot);
+            if entry.client == NONE || !*written {
+                continue;
+            }
+            if !entry.marks.has(Marks::RETRY_SAFE) {
+                written_to.insert(place);
+            } else if written_to.contains(&place) {
+                *bytes = None;
+            }
         }
     }
 
@@ -290,7 +337,7 @@ impl Proxy {
     fn fail_awaiting(&mut self, r: u32) {
         if self.requests[r].state == super::request::State::Waiting {
             drop(self.requests.take_reply(r));
-            if self.requests[r].marks.has(super::request::Marks::FENCED) {
+            if self.requests[r].marks.speaks_for_itself() {
                 // A script's word that it was not run is not believed.
                 return self.fail(r, super::local::errors::connection_lost);
             }
@@ -319,6 +366,22 @@ impl Proxy {
     pub(super) fn connecting(&self) -> bool {
         let busy = [Phase::Connecting, Phase::Handshake, Phase::Closing];
         self.backends.iter().any(|backend| busy.contains(&backend.phase))
+    }
+
+    /// The check is late: while something is under way that is because the whole process stood
+    /// still. What came meanwhile is not read yet, so the time that was lost is nobody's fault.
+    pub(super) fn forgive_stall(&mut self, late_ms: u64) {
+        if late_ms < STALL_MS {
+            return;
+        }
+        let before = self.now.ms - late_ms;
+        for backend in self.backends.iter_mut().filter(|backend| backend.is_open()) {
+            for since in [&mut backend.progress_ms, &mut backend.since_ms] {
+                // What began later did not wait.
+                *since += if *since <= before { late_ms } else { 0 };
+            }
+        }
+        self.requests.postpone(self.now.ms as u32, late_ms as u32);
     }
 
     /// Time-outs of connections and of answers.
@@ -374,11 +437,11 @@ impl Proxy {
         if backend.phase != Phase::Idle || backend.lane == Lane::Private {
             return;
         }
-        let version = version_index(backend.version);
+        let face = face_of(backend.version, backend.database);
         let entry = &mut self.nodes[node];
         match backend.lane {
-            Lane::Shared => entry.shared[version] = NONE,
-            Lane::Fence => entry.fences[version].retain(|&fence| fence != b),
+            Lane::Shared => entry.shared[face] = NONE,
+            Lane::Fence => entry.fences[face].retain(|&fence| fence != b),
             Lane::Subscriber => entry.subscriber = NONE,
             Lane::Private => (),
         }

@@ -174,6 +174,9 @@ impl Proxy {
         if ended {
             client.output.commit();
             client.torn = false;
+            if (self.now.ms as u32).wrapping_sub(self.requests[r].since) >= self.slow_after_ms {
+                self.note_slow(r);
+            }
             self.backends[b as usize].pop(&self.requests);
             self.release_messages(c);
             return self.advance(c, r);
@@ -196,6 +199,10 @@ impl Proxy {
             return self.complete_part(r, reply);
         }
         let c = entry.client;
+        if (self.now.ms as u32).wrapping_sub(entry.since) >= self.slow_after_ms {
+            self.note_slow(r);
+        }
+        let entry = &self.requests[r];
         let client = &mut self.clients[c];
         assert_eq!(client.generation, entry.client_generation, "a reply is its own client's");
         self.tally.error_replies += u64::from(reply.first() == Some(&b'-'));
@@ -374,6 +381,10 @@ impl Proxy {
             }
             State::Subscribing => {
                 self.forget_join(r);
+                self.requests.close(r);
+            }
+            State::Inquiring => {
+                self.forget_inquiry(r);
                 self.requests.close(r);
             }
             State::Held | State::Done => self.requests.close(r),

@@ -3,7 +3,7 @@
 //! Not here: from bytes to requests (`intake`), where keys are (`command`), how a request reaches
 //! its backend (`launch`), requests of several parts (`fanout`).
 
-use super::local::{self, Answer, World, errors};
+use super::local::{self, Answer, errors, write_client_list, write_killed};
 use super::request::{Marks, NewRequest};
 use super::split::Merge;
 use super::types::{NO_SLOT, NONE};
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
 }
 
 /// A request as the class handlers see it.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Debug)]
 pub(super) struct Asked {
     pub client: u32,
     pub command: &'static Command,
@@ -70,6 +70,9 @@ impl Proxy {
                 return ran;
             }
         };
+        if self.monitors.active {
+            self.show(c, command, &args);
+        }
         let client = &mut self.clients[c];
         client.session.command_started(command.id, self.now.ms);
         self.tally.commands += 1;
@@ -88,6 +91,9 @@ impl Proxy {
             return Ran::Yes;
         }
         let ran = self.run_slow(c, command, source, spans);
+        if ran == Ran::HoldBack && self.monitors.active {
+            self.unshow();
+        }
         self.clients[c].refresh_plain();
         ran
     }
@@ -105,12 +111,22 @@ impl Proxy {
         if let Some(ran) = self.check_subscribed(c, command) {
             return ran;
         }
+        if let Some(ran) = self.check_monitoring(c, command) {
+            return ran;
+        }
         let asked = Asked { client: c, command, marks: self.marks_of(c, command) };
         let args = Args { bytes: source.bytes(), spans };
         if self.is_queuing(c)
             && let Some(ran) = self.run_queued(asked, &args)
         {
             return ran;
+        }
+        if self.clients[c].session.database > 0
+            && command.name == "RESET"
+            && self.waits_for_elders(c)
+        {
+            // Back to the first database, which elders in flight are not in.
+            return Ran::HoldBack;
         }
         let ran = match command.class {
             Class::Read | Class::Write => return self.run_keyed(asked, source, spans),
@@ -123,9 +139,18 @@ impl Proxy {
             }
             Class::AllPrimaries => self.run_all_primaries(asked, &args),
             Class::EveryNode => self.run_every_node(asked, &args),
+            Class::AnyNode if command.name == "SCRIPT|SHOW" => self.run_show(asked, &args),
             Class::AnyNode => self.run_any_node(asked, &args),
-            Class::Local if is_info_keyspace(command, &args) => {
-                self.ask_primaries(asked, &args, Merge::Keyspace, &[])
+            Class::Local if local::info_needs_nodes(command, &args) => self.run_info(asked, &args),
+            Class::Local if self.is_config_of_nodes(command) => self.run_config(asked, &args),
+            Class::Local if is_info_nodes(command, &args) => {
+                let args = Args { bytes: b"*1\r\n$4\r\nINFO\r\n", spans: &[] };
+                self.ask_primaries(asked, &args, Merge::NodeFacts, &[])
+            }
+            Class::Local if command.name == "MONITOR" => return self.run_monitor(asked),
+            Class::Local if command.name == "SELECT" => self.run_select(asked, &args),
+            Class::Local | Class::PubSub if self.asks_peers(command) => {
+                self.run_together(asked, &args)
             }
             Class::Local | Class::ConnectionState => self.run_local(asked, &args),
             Class::PubSub => self.run_pubsub(asked, &args),
@@ -155,6 +180,9 @@ impl Proxy {
             return Ran::Yes;
         }
         self.tally.commands += 1;
+        if name.eq_ignore_ascii_case(b"PROXY") {
+            return self.run_own(c, &args);
+        }
         if let LookupError::UnknownCommand = error
             && self.clients[c].session.authenticated
             && let Some(learned) = self.learned.clone()
@@ -250,7 +278,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn run_local(&mut self, asked: Asked, args: &Args) -> Ran {
+    pub(super) fn run_local(&mut self, asked: Asked, args: &Args) -> Ran {
         self.tally.commands_local += 1;
         let c = asked.client;
         let mut out = std::mem::take(&mut self.scratch);
@@ -276,19 +304,12 @@ impl Proxy {
         args: &Args,
         out: &mut Vec<u8>,
     ) -> Outcome {
-        let random = self.random();
-        let session = &mut self.clients[c].session;
-        let before = session.version;
-        let world = World {
-            identity: &self.identity,
-            topology: self.topology.as_deref(),
-            totals: &self.totals,
-            now_ms: self.now.ms,
-            unix_us: self.now.unix_us,
-            random,
-        };
-        let answer = local::answer(command, args, session, &world, out);
-        if session.version != before && self.clients[c].head != NONE {
+        if command.name == "INFO" {
+            self.freshen_totals();
+        }
+        let before = self.clients[c].session.version;
+        let answer = self.local_answer(c, command, args, out);
+        if self.clients[c].session.version != before && self.clients[c].head != NONE {
             // Elders travel on the other version's backends: later requests must look at them.
             self.clients[c].map_version = self.map.version().wrapping_sub(1);
         }
@@ -299,10 +320,21 @@ impl Proxy {
                 self.drop_subscriptions(c);
             }
             Answer::Close => return Outcome::Close,
+            // Only reached inside MULTI, where these are refused.
+            Answer::SlowLog(_) => errors::not_in_multi(out),
             Answer::AnyNode => return Outcome::AnyNode,
-            Answer::ListClients(filter) => self.list_clients(c, &filter, out),
+            Answer::ListClients(filter) => {
+                let version = self.clients[c].session.version;
+                write_client_list(
+                    out,
+                    version,
+                    &self.client_lines(&filter, Some((c, args.bytes.len()))),
+                );
+            }
             Answer::KillClients(filter) => {
-                if self.kill_clients(c, &filter, out) {
+                let (killed, own) = self.kill_clients(c, &filter);
+                write_killed(out, &filter, killed);
+                if own {
                     return Outcome::Close;
                 }
             }
@@ -405,7 +437,7 @@ impl Proxy {
         slots.into_iter().find(|&slot| self.map.get(slot) != UNOWNED).unwrap_or(0)
     }
 
-    fn marks_of(&self, c: u32, command: &Command) -> Marks {
+    pub(super) fn marks_of(&self, c: u32, command: &Command) -> Marks {
         let mut marks = fast_marks(command, self.clients[c].session.version);
         if command::retry_safe(command) {
             marks.set(Marks::RETRY_SAFE);
@@ -462,10 +494,10 @@ impl Proxy {
     }
 }
 
-/// INFO keyspace, alone: the one section that only the nodes know.
-fn is_info_keyspace(command: &Command, args: &Args) -> bool {
-    let section = args.get(1).unwrap_or_default();
-    command.name == "INFO" && args.len() == 2 && section.eq_ignore_ascii_case(b"keyspace")
+/// INFO nodes, alone: what only the nodes know.
+fn is_info_nodes(command: &Command, args: &Args) -> bool {
+    let asked = args.get(1).unwrap_or_default();
+    command.name == "INFO" && args.len() == 2 && asked.eq_ignore_ascii_case(b"nodes")
 }
 
 #[inline]

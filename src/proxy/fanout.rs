@@ -5,15 +5,15 @@
 use super::Proxy;
 use super::dispatch::{Asked, Ran, Source};
 use super::launch::{Bytes, UNSERVED_BUDGET_MS};
-use super::local::errors;
+use super::local::{errors, info};
 use super::request::{Marks, State};
 use super::split::{Cut, Merge};
 use super::types::{NO_SLOT, NONE};
 use super::walk::wanted::slot_of_pattern;
 use crate::cluster::{SLOTS, UNOWNED, slot_of};
-use crate::command::{self, Args, Class, SplitShape};
-use crate::resp::Version;
+use crate::command::{self, Args, Class, Command, SplitShape};
 use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
+use crate::resp::{Version, write};
 
 impl Proxy {
     /// Sends a request of classes C, D, E as one part for each slot.
@@ -93,12 +93,15 @@ impl Proxy {
 
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
+        if (self.now.ms as u32).wrapping_sub(self.requests[r].since) >= self.slow_after_ms {
+            self.note_slow(r);
+        }
         if self.requests[r].marks.has(Marks::EXEC) {
             return self.finish_exec(r, reply);
         }
         let mut counted = Vec::new();
         let mut reply = reply;
-        if self.requests[r].marks.has(Marks::PRIVATE) {
+        if self.requests[r].marks.has(Marks::PRIVATE) && !self.is_at_node(r) {
             if !self.count_replicas(r, reply, &mut counted) {
                 return;
             }
@@ -148,6 +151,9 @@ impl Proxy {
         }
         self.close_parts(s, &parts);
         self.splits[s].parts = parts;
+        if let Some(database) = self.splits[s].database {
+            self.finish_select(s, database, &out);
+        }
         self.answer_parent(s, out);
     }
 
@@ -246,7 +252,13 @@ impl Proxy {
             self.launch_single(asked, slot, Source::Borrowed(args.bytes));
             return Ran::Yes;
         }
-        self.ask_primaries(asked, args, Merge::of_policy(asked.command.policy), &[])
+        let mut adjust = Vec::new();
+        if asked.command.name == "SCRIPT|EXISTS" {
+            // What we keep can be called once any node has taken it: the others are given it.
+            let kept = |name: &[u8]| i64::from(self.scripts.can_give(name).is_some());
+            adjust.extend(args.iter().skip(2).map(kept));
+        }
+        self.ask_primaries(asked, args, Merge::of_policy(asked.command.policy), &adjust)
     }
 
     /// Sends a request to each primary. `adjust`: what is added to their counts.
@@ -273,6 +285,61 @@ impl Proxy {
         Ran::Yes
     }
 
+    /// INFO with sections that only the nodes know.
+    pub(super) fn run_info(&mut self, asked: Asked, args: &Args) -> Ran {
+        if self.waits_for_elders(asked.client) {
+            return Ran::HoldBack;
+        }
+        self.freshen_totals();
+        let text = info::own_text(args, &self.world(0));
+        let lenient = info::asks_for_everything(args);
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() && !lenient {
+            return self.no_map(asked);
+        }
+        if slots.is_empty() {
+            let version = client_version(asked.marks);
+            let mut out = Vec::new();
+            write::verbatim(&mut out, version, b"txt", &text);
+            self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
+            return Ran::Yes;
+        }
+        // Older nodes know one word only.
+        let section = if args.len() == 2 { args.get(1).unwrap_or_default() } else { b"all" };
+        let mut question = Vec::new();
+        encode_request([b"INFO".as_slice(), section].into_iter(), &mut question);
+        let s = self.open_parent(asked, Merge::Info { lenient });
+        self.splits[s].set_text(text);
+        for slot in slots {
+            self.open_part(asked, s, slot);
+        }
+        self.launch_all(s, &question);
+        Ran::Yes
+    }
+
+    /// As `ask_primaries`, for a request that has its place in its client's order already.
+    pub(super) fn ask_primaries_for(
+        &mut self,
+        r: u32,
+        (asked, bytes): (Asked, &[u8]),
+        merge: Merge,
+        adjust: &[i64],
+    ) {
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() {
+            self.actions.push(super::Action::Report(super::Report::WantRefresh));
+            return self.fail(r, errors::no_map);
+        }
+        self.tally.splits += 1;
+        self.clients[asked.client].map_version = self.map.version();
+        let s = self.make_parent(r, merge, client_version(asked.marks));
+        self.splits[s].adjust.extend_from_slice(adjust);
+        for slot in slots {
+            self.open_part(asked, s, slot);
+        }
+        self.launch_all(s, bytes);
+    }
+
     /// Class H: primaries and replicas. A replica that cannot be reached is no error.
     pub(super) fn run_every_node(&mut self, asked: Asked, args: &Args) -> Ran {
         if self.waits_for_elders(asked.client) {
@@ -295,6 +362,20 @@ impl Proxy {
         }
         self.launch_all(s, args.bytes);
         Ran::Yes
+    }
+
+    /// Is this a CONFIG that goes to the nodes?
+    pub(super) fn is_config_of_nodes(&self, command: &Command) -> bool {
+        let shared = ["CONFIG|GET", "CONFIG|SET", "CONFIG|RESETSTAT", "CONFIG|REWRITE"];
+        self.settings.allow_config && shared.contains(&command.name)
+    }
+
+    /// CONFIG of the nodes: all are changed alike, so one can say what holds.
+    pub(super) fn run_config(&mut self, asked: Asked, args: &Args) -> Ran {
+        match asked.command.name {
+            "CONFIG|GET" => self.run_any_node(asked, args),
+            _ => self.run_every_node(asked, args),
+        }
     }
 
     /// Class J: one primary, not always the same.
@@ -327,7 +408,7 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn launch_all(&mut self, s: u32, bytes: &[u8]) {
+    pub(super) fn launch_all(&mut self, s: u32, bytes: &[u8]) {
         self.clients[self.requests[self.splits[s].parent].client].barrier = true;
         for part in 0..self.splits[s].parts.len() {
             self.launch_part(s, part, Bytes::Copy(bytes));

@@ -5,6 +5,10 @@
 //! foresee: one frame, then the number, or the backend is closed and the client gets an error. No
 //! other client's request is ever in that FIFO (DESIGN 4, hostile neighbours).
 //!
+//! A node that is busy with a script refuses the ECHO too. What came before is then still the
+//! request's own reply, as nothing had been out of step until then; but the backend is not trusted
+//! with another client after it.
+//!
 //! Not here: which requests these are (`command::may_compose_reply`).
 
 use super::Proxy;
@@ -12,7 +16,7 @@ use super::backend::Lane;
 use super::connect::Why;
 use super::launch::{ASKING, Bytes, Usable};
 use super::local::errors;
-use super::nodes::version_index;
+use super::nodes::{face_of, version_of};
 use super::request::{Marks, State};
 use super::route::Next;
 use super::types::{Action, NONE, Note};
@@ -33,20 +37,22 @@ impl Proxy {
         let entry = &mut self.requests[r];
         entry.state = State::Queued;
         entry.node = node;
-        let version = usize::from(entry.marks.has(Marks::RESP3));
+        let version = if entry.marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
+        let face = face_of(version, self.database_of(r));
         self.requests.set_own(r, bytes.into_vec());
-        self.nodes[node].fence_queue[version].push_back(r);
-        self.requeue_younger(r, node, version);
+        self.nodes[node].open_fence(face);
+        self.nodes[node].fence_queue[face].push_back(r);
+        self.requeue_younger(r, node, face);
         self.serve_fence_queue(node);
     }
 
     /// A leg that comes again goes before those of its client and slot that queue already.
-    fn requeue_younger(&mut self, r: u32, node: u16, version: usize) {
+    fn requeue_younger(&mut self, r: u32, node: u16, face: usize) {
         let slot = self.requests[r].slot;
         let mut at = self.requests[r].next_in_client;
         while at != NONE {
             let entry = &self.requests[at];
-            let queue = &mut self.nodes[node].fence_queue[version];
+            let queue = &mut self.nodes[node].fence_queue[face];
             if entry.state == State::Queued
                 && entry.slot == slot
                 && let Some(place) = queue.iter().position(|&queued| queued == at)
@@ -60,9 +66,15 @@ impl Proxy {
 
     /// Gives waiting legs to free fenced backends.
     pub(super) fn serve_fence_queue(&mut self, node: u16) {
-        for version in [Version::Resp2, Version::Resp3] {
-            let index = version_index(version);
+        for index in 0..self.nodes[node].fence_queue.len() {
             while let Some(&r) = self.nodes[node].fence_queue[index].front() {
+                if self.target(r) != Some(node) {
+                    // Its slot has another owner since, and this node may be gone.
+                    self.nodes[node].fence_queue[index].pop_front();
+                    let bytes = self.requests.take_own(r);
+                    self.launch(r, Bytes::Own(bytes));
+                    continue;
+                }
                 if self.must_hold(r, NONE) {
                     // An elder has come back since, and waits.
                     self.nodes[node].fence_queue[index].pop_front();
@@ -70,7 +82,7 @@ impl Proxy {
                     self.hold(r, Bytes::Own(bytes));
                     continue;
                 }
-                match self.fence_for(r, node, version) {
+                match self.fence_for(r, node, index) {
                     Some(Usable::Failing) => {
                         self.nodes[node].fence_queue[index].pop_front();
                         self.give_up(r);
@@ -83,10 +95,9 @@ impl Proxy {
     }
 
     /// Finds a backend for the queue's first leg and puts it there. `None`: it must wait.
-    fn fence_for(&mut self, r: u32, node: u16, version: Version) -> Option<Usable> {
+    fn fence_for(&mut self, r: u32, node: u16, index: usize) -> Option<Usable> {
         let entry = &self.requests[r];
         let owner = (entry.client, entry.client_generation);
-        let index = version_index(version);
         let fences = self.nodes[node].fences[index].clone();
         let is_owners = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
@@ -99,7 +110,8 @@ impl Proxy {
         }
         let mut failing = !fences.is_empty();
         for &b in &fences {
-            if self.backends[b as usize].is_fence_busy() {
+            let backend = &self.backends[b as usize];
+            if backend.is_fence_busy() || backend.spoilt {
                 failing = false;
                 continue;
             }
@@ -110,7 +122,8 @@ impl Proxy {
             }
         }
         if fences.len() < self.settings.fence_lanes.max(1) {
-            let b = self.open_backend(node, version, Lane::Fence);
+            let as_what = (version_of(index), self.database_of(r));
+            let b = self.open_backend(node, as_what, Lane::Fence);
             self.nodes[node].fences[index].push(b);
             return self.is_usable_now(b).then(|| self.enter_fence(r, b, node, index));
         }
@@ -157,7 +170,8 @@ impl Proxy {
             return;
         }
         let expected = self.requests.take_own(r);
-        if !expected.is_empty() && (open == NONE || self.requests.reply(r) != expected) {
+        let busy = self.requests.reply(r).starts_with(b"-BUSY ");
+        if !expected.is_empty() && (open == NONE || !(busy || self.requests.reply(r) == expected)) {
             return self.breach(b);
         }
         if expected.is_empty() && self.requests.reply(r).first() == Some(&b'-') {
@@ -172,8 +186,13 @@ impl Proxy {
             return;
         }
         backend.fence_open = NONE;
+        backend.spoilt = busy;
         let node = backend.node;
         self.release_fenced(b, open);
+        let backend = &self.backends[b as usize];
+        if backend.spoilt && !backend.is_fence_busy() {
+            return self.lose_backend(b, Why::Retired);
+        }
         self.serve_fence_queue(node);
     }
 
@@ -233,7 +252,7 @@ impl Proxy {
     /// Legs that have queued for too long, and backends that may be tried again.
     pub(super) fn check_fence_queues(&mut self) {
         for node in self.nodes.indexes() {
-            for index in 0..2 {
+            for index in 0..self.nodes[node].fence_queue.len() {
                 while let Some(&r) = self.nodes[node].fence_queue[index].front() {
                     if self.age_ms(r) < self.settings.request_timeout_ms {
                         break;

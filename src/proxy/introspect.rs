@@ -1,24 +1,26 @@
 //! PUBSUB: who is subscribed to what, over the whole cluster.
 //!
-//! Nodes count each of our backends as one subscriber; in its place the clients of this reactor are
-//! counted. Those of another reactor, or behind another proxy, count as one for each of those.
-//! Replicas are not asked.
+//! Nodes count each of our backends as one subscriber; in its place the clients are counted, those
+//! of the other reactors by asking them (`peers`). All clients behind another proxy count as one
+//! for each of its reactors. Replicas are not asked.
 //!
 //! Not here: how the parts' replies are merged (`split`).
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
 use super::local::errors;
-use super::pubsub::{Kind, Topic};
+use super::peers::PatternShare;
+use super::pubsub::{Kind, LegState, Topic};
 use super::split::Merge;
 use crate::command::Args;
 
 impl Proxy {
     pub(super) fn run_introspection(&mut self, asked: Asked, args: &Args) -> Ran {
+        let names: Vec<&[u8]> = args.iter().skip(2).collect();
         let (merge, adjust) = match asked.command.name {
             "PUBSUB|CHANNELS" | "PUBSUB|SHARDCHANNELS" => (Merge::Union, Vec::new()),
-            "PUBSUB|NUMSUB" => (Merge::Counts, self.own_shares(Kind::Channel, args)),
-            "PUBSUB|SHARDNUMSUB" => (Merge::Counts, self.own_shares(Kind::Shard, args)),
+            "PUBSUB|NUMSUB" => (Merge::Counts, self.own_shares(Kind::Channel, &names)),
+            "PUBSUB|SHARDNUMSUB" => (Merge::Counts, self.own_shares(Kind::Shard, &names)),
             "PUBSUB|NUMPAT" => {
                 let share = |topic: &Topic| match topic.subscribers.is_empty() {
                     true => -(topic.legs_counted() as i64),
@@ -42,12 +44,25 @@ impl Proxy {
     }
 
     /// For each channel that is named: its clients here, less the backends that stand for them.
-    fn own_shares(&self, kind: Kind, args: &Args) -> Vec<i64> {
-        let share = |name: &[u8]| {
-            let Some(t) = self.topics.find(kind, name) else { return 0 };
+    pub(super) fn own_shares<N: AsRef<[u8]>>(&self, kind: Kind, names: &[N]) -> Vec<i64> {
+        let share = |name: &N| {
+            let Some(t) = self.topics.find(kind, name.as_ref()) else { return 0 };
             let topic = &self.topics[t];
             topic.subscribers.len() as i64 - topic.legs_counted() as i64
         };
-        args.iter().skip(2).map(share).collect()
+        names.iter().map(share).collect()
+    }
+
+    /// The patterns of this reactor, as nodes count them.
+    pub(super) fn own_patterns(&self) -> Vec<PatternShare> {
+        let share = |topic: &Topic| {
+            let counted = topic.legs.iter().filter(|leg| leg.state != LegState::Joining);
+            PatternShare {
+                name: topic.name.clone(),
+                wanted: !topic.subscribers.is_empty(),
+                nodes: counted.map(|leg| self.nodes[leg.node].address).collect(),
+            }
+        };
+        self.topics.of_kind(Kind::Pattern).map(share).collect()
     }
 }

@@ -7,7 +7,7 @@
 
 use super::backend::Phase;
 use super::dispatch::{Asked, Source};
-use super::nodes::version_index;
+use super::nodes::face_of;
 use super::request::{Marks, NewRequest, State};
 use super::types::{NONE, Report};
 use super::{Action, Proxy, Wait, local::errors};
@@ -135,7 +135,7 @@ impl Proxy {
             };
         }
         let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
-        let b = self.shared_backend(node, version);
+        let b = self.shared_backend(node, version, self.database_of(r));
         if self.must_hold(r, b) {
             return self.hold(r, bytes);
         }
@@ -147,7 +147,7 @@ impl Proxy {
     }
 
     /// The node that a leg goes to; `None`: nobody serves its slot.
-    fn target(&self, r: u32) -> Option<u16> {
+    pub(super) fn target(&self, r: u32) -> Option<u16> {
         let entry = &self.requests[r];
         let node = if entry.marks.has(Marks::BY_NODE.with(Marks::ASKING)) {
             entry.node
@@ -214,7 +214,7 @@ impl Proxy {
     fn stands_in_the_way(&self, elder: u32, r: u32, b: u32) -> bool {
         let (old, new) = (&self.requests[elder], &self.requests[r]);
         match old.state {
-            State::Done | State::Free | State::Subscribing => false,
+            State::Done | State::Free | State::Subscribing | State::Inquiring => false,
             State::Parent => {
                 let parts = &self.splits[old.split].parts;
                 parts.iter().any(|&part| self.stands_in_the_way(part, r, b))
@@ -225,7 +225,7 @@ impl Proxy {
                 if old.marks.has(Marks::FENCED)
                     && new.marks.has(Marks::FENCED)
                     && old.marks.has(Marks::RESP3) == new.marks.has(Marks::RESP3)
-                    && self.map.get(new.slot) == old.node =>
+                    && self.target(r) == Some(old.node) =>
             {
                 false
             }
@@ -306,7 +306,7 @@ impl Proxy {
         if last.is_empty() {
             self.tally.timeouts += 1;
             self.fail(r, errors::no_connection);
-        } else if !self.requests[r].marks.has(Marks::FENCED) && is_redirect(&last) {
+        } else if !self.requests[r].marks.speaks_for_itself() && is_redirect(&last) {
             // A client of ours speaks to one server: it must not be sent elsewhere.
             self.fail(r, errors::untrusted_redirect);
         } else {
@@ -326,15 +326,21 @@ impl Proxy {
         }
     }
 
-    /// The backend that all clients of this version share towards a node.
-    pub(super) fn shared_backend(&mut self, node: u16, version: Version) -> u32 {
-        let known = self.nodes[node].shared[version_index(version)];
+    /// The backend that all clients of this version and database share towards a node.
+    pub(super) fn shared_backend(&mut self, node: u16, version: Version, database: u8) -> u32 {
+        let face = face_of(version, database);
+        let known = self.nodes[node].shared[face];
         if known != NONE {
             return known;
         }
-        let b = self.open_backend(node, version, super::backend::Lane::Shared);
-        self.nodes[node].shared[version_index(version)] = b;
+        let b = self.open_backend(node, (version, database), super::backend::Lane::Shared);
+        self.nodes[node].shared[face] = b;
         b
+    }
+
+    /// The database of a request's client. It does not change while anything is in flight.
+    pub(super) fn database_of(&self, r: u32) -> u8 {
+        self.clients[self.requests[r].client].session.database
     }
 
     /// Whether requests may be queued on a backend; connects it when it is time.

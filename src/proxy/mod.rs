@@ -20,7 +20,8 @@
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
-//! clients' side and the nodes').
+//! clients' side and the nodes'), `peers` (what all reactors answer together), `own` (PROXY),
+//! `databases` (SELECT), `slowlog`, `monitor`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -29,19 +30,24 @@ mod blocking;
 pub mod client;
 mod clients;
 mod connect;
+mod databases;
 mod deliver;
 mod dispatch;
 mod fanout;
 mod fence;
 mod intake;
 mod introspect;
-mod keyspace;
 mod launch;
 pub mod local;
 mod memory;
 mod mode;
+mod monitor;
+mod node_facts;
+mod node_info;
 mod nodes;
 mod output;
+mod own;
+pub mod peers;
 mod private;
 mod pubsub;
 mod recover;
@@ -51,9 +57,12 @@ mod route;
 mod scan;
 mod scripts;
 pub mod session;
+mod slowlog;
 mod split;
 mod subscribe;
 mod subscriber;
+#[cfg(test)]
+mod tests_peers;
 mod transaction;
 pub mod types;
 mod walk;
@@ -70,16 +79,20 @@ use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
+use databases::Databases;
 use fanout::Mapless;
 use local::{Identity, Totals};
 use memory::Ladder;
+use monitor::Monitors;
 use nodes::Nodes;
 use output::Pool;
+use peers::Inquiries;
 use pubsub::Topics;
 use recover::News;
 use request::Requests;
 use scripts::Scripts;
 use session::Session;
+use slowlog::SlowLog;
 use split::{Cut, Splits};
 pub use types::{Action, Conn, Memory, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
@@ -190,9 +203,17 @@ pub struct Proxy {
     mapless: Mapless,
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
+    inquiries: Inquiries,
+    databases: Databases,
+    slow_log: SlowLog,
+    /// From so many milliseconds on a request is slow.
+    slow_after_ms: u32,
+    monitors: Monitors,
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Waits,
+    /// What of them is this proxy's, of the counts that INFO must not be late with.
+    own_totals: [u64; 6],
     client_pool: Pool,
     backend_pool: Pool,
     /// Boxed because idle clients hold a pointer, not the struct.
@@ -261,8 +282,14 @@ impl Proxy {
             mapless: Mapless::default(),
             learned: None,
             scripts: Scripts::default(),
+            inquiries: Inquiries::default(),
+            databases: Databases::default(),
+            slow_log: SlowLog::new(settings.slowlog_max_len, first_client_id, client_id_step),
+            slow_after_ms: settings.slow_after_ms(),
+            monitors: Monitors::default(),
             totals: Totals::default(),
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
+            own_totals: [0; 6],
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
@@ -476,6 +503,7 @@ impl Proxy {
 
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
+        self.own_totals = self.own_counts();
     }
 
     /// Takes no further client; those who are here are answered what they asked and closed.
@@ -492,9 +520,11 @@ impl Proxy {
     pub fn handle_time(&mut self, now: Now) {
         self.now = now;
         if now.ms >= self.next_check_ms {
+            self.forgive_stall(now.ms - self.next_check_ms);
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
             self.check_topics();
+            self.check_inquiries();
             self.check_mapless();
         }
         self.wake_waiting(News::Time);
@@ -521,6 +551,9 @@ impl Proxy {
             self.clients[c].resuming = false;
             self.release_held(c);
             self.resume(c);
+        }
+        if self.has_lines() {
+            self.hand_out_lines();
         }
         let mut dirty = std::mem::take(&mut self.dirty_backends);
         for b in dirty.drain(..) {
@@ -588,6 +621,7 @@ impl Proxy {
         self.requests.shrink();
         self.partials.truncate(self.partials.len() / 2);
         self.close_spare_backends();
+        self.tidy_monitors();
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;
@@ -595,6 +629,7 @@ impl Proxy {
             let idle_over = idle > 0
                 && client.head == NONE
                 && client.session.subscriptions == 0
+                && !client.session.monitors
                 && now.saturating_sub(client.session.active_ms) > idle;
             let stalled =
                 client.output.pending() >= soft && now.saturating_sub(client.progress_ms) > stall;

@@ -3,6 +3,8 @@
 //!
 //! Not here: what is done about it (`transaction`, `watch`, `blocking`).
 
+use std::net::SocketAddr;
+
 use super::types::{NO_SLOT, NONE};
 
 /// One box for what most clients never need.
@@ -72,8 +74,8 @@ pub struct Blocked {
 /// What WAIT knows of one primary.
 #[derive(Copy, Clone, Debug)]
 pub struct Leg {
-    /// How far it had written when it was first asked.
-    pub target: Option<i64>,
+    /// Which node it is, and how far that had written when it was first asked.
+    pub target: Option<(SocketAddr, i64)>,
     /// Until it is asked again.
     pub pause_ms: u32,
 }

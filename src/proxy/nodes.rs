@@ -12,15 +12,24 @@ use ahash::AHashMap;
 
 use super::types::NONE;
 use crate::cluster::{Endpoint, Role, Topology, UNOWNED};
+use crate::limits::DATABASES_ANNOUNCED;
 use crate::resp::Version;
 
-/// Both versions, as an index.
+/// What a shared backend is connected as: a version, and a database.
+pub const FACES: usize = 2 * DATABASES_ANNOUNCED as usize;
+
+/// Both versions of a database, as an index: those of the first are 0 and 1.
 #[inline]
-pub fn version_index(version: Version) -> usize {
-    match version {
+pub fn face_of(version: Version, database: u8) -> usize {
+    let third = match version {
         Version::Resp2 => 0,
         Version::Resp3 => 1,
-    }
+    };
+    2 * usize::from(database) + third
+}
+
+pub fn version_of(face: usize) -> Version {
+    if face % 2 == 0 { Version::Resp2 } else { Version::Resp3 }
 }
 
 #[derive(Debug)]
@@ -32,16 +41,16 @@ pub struct Node {
     pub primary: bool,
     /// Not flagged as failed.
     pub healthy: bool,
-    /// Shared backends, by version.
-    pub shared: [u32; 2],
-    /// Fenced backends, by version.
-    pub fences: [Vec<u32>; 2],
+    /// Shared backends, by face.
+    pub shared: [u32; FACES],
+    /// Fenced backends, by face, as far as there ever were any.
+    pub fences: Vec<Vec<u32>>,
     /// The backend that brings messages.
     pub subscriber: u32,
-    /// Private backends, of both versions.
+    /// Private backends, of all faces.
     pub private: Vec<u32>,
-    /// Requests that wait for a free fenced backend, by version.
-    pub fence_queue: [VecDeque<u32>; 2],
+    /// Requests that wait for a free fenced backend, by face.
+    pub fence_queue: Vec<VecDeque<u32>>,
 }
 
 #[derive(Debug, Default)]
@@ -106,11 +115,11 @@ impl Nodes {
             present: true,
             primary: false,
             healthy: true,
-            shared: [NONE; 2],
+            shared: [NONE; FACES],
             subscriber: NONE,
-            fences: Default::default(),
+            fences: Vec::new(),
             private: Vec::new(),
-            fence_queue: Default::default(),
+            fence_queue: Vec::new(),
         };
         // An entry that nothing refers to any more is taken again, so that the table does not grow
         // with each address a node ever had.
@@ -163,10 +172,17 @@ impl Nodes {
 }
 
 impl Node {
+    /// Makes room for the fenced backends of a face.
+    pub fn open_fence(&mut self, face: usize) {
+        let faces = self.fences.len().max(face + 1);
+        self.fences.resize_with(faces, Vec::new);
+        self.fence_queue.resize_with(faces, VecDeque::new);
+    }
+
     /// Not in the map and without backends.
     fn is_unused(&self) -> bool {
         !self.present
-            && self.shared == [NONE; 2]
+            && self.shared == [NONE; FACES]
             && self.subscriber == NONE
             && self.fences.iter().all(Vec::is_empty)
             && self.private.is_empty()

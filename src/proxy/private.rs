@@ -30,17 +30,22 @@ impl Proxy {
         let marks = self.requests[r].marks;
         let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
         let c = self.requests[r].client;
-        if self.holds_guard(c) {
+        if self.holds_guard(c) && !self.is_at_node(r) {
             return self.launch_watching(r, node, version, bytes);
         }
+        if self.wait_is_over(c) {
+            return self.complete(r, b":0\r\n");
+        }
         // The one that all share tells whether the node can be reached, and from when on.
-        let shared = self.shared_backend(node, version);
+        let shared = self.shared_backend(node, version, self.database_of(r));
         match self.usable(shared) {
             Usable::Now => (),
             Usable::From(until_ms) => return self.wait(r, bytes, until_ms, true),
             Usable::Failing => return self.give_up(r),
         }
-        if self.is_blocked(c) {
+        if self.is_at_node(r) {
+            self.launch_at_node(r, node, version, bytes);
+        } else if self.is_blocked(c) {
             self.launch_blocking(r, node, version, bytes);
         } else {
             self.launch_watching(r, node, version, bytes);
@@ -66,23 +71,29 @@ impl Proxy {
     /// A backend towards `node` for this client alone. `None`: all are in use.
     pub(super) fn lend_private(&mut self, c: u32, node: u16, version: Version) -> Option<u32> {
         let owner = (c, self.clients[c].generation);
+        let database = self.clients[c].session.database;
         let is_spare = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
-            backend.owner == NOBODY && backend.phase == Phase::Ready && backend.queued() == 0
+            // One whose last owner awaits its own bytes must not be closed with the next.
+            let is_idle = backend.queued() == 0 && backend.awaiting.is_empty();
+            backend.owner == NOBODY && backend.phase == Phase::Ready && is_idle
         };
         let backends = &self.nodes[node].private;
-        let of_version = |b: &&u32| self.backends[**b as usize].version == version;
-        let found = backends.iter().filter(is_spare).find(of_version).copied();
+        let is_fit = |b: &&u32| {
+            let backend = &self.backends[**b as usize];
+            backend.version == version && backend.database == database
+        };
+        let found = backends.iter().filter(is_spare).find(is_fit).copied();
         if let Some(b) = found {
             self.backends[b as usize].owner = owner;
             return Some(b);
         }
         if backends.len() >= self.settings.private_backends_max {
-            // One that speaks the other version makes room.
+            // One of another version or database makes room.
             let spare = backends.iter().find(is_spare).copied()?;
             self.lose_backend(spare, Why::Retired);
         }
-        let b = self.open_backend(node, version, Lane::Private);
+        let b = self.open_backend(node, (version, database), Lane::Private);
         self.backends[b as usize].owner = owner;
         self.nodes[node].private.push(b);
         self.connect(b);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
+use super::local::glob;
 use crate::cluster::{UNOWNED, slot_of};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -310,6 +311,28 @@ impl Topics {
 
     pub fn count(&self, kind: Kind) -> usize {
         self.by_name[kind as usize].len()
+    }
+
+    /// Clients that will be given a message on `channel`, less the legs at `node` that it counts in
+    /// their place. One that matches several ways counts for each, as at a server.
+    pub fn receivers(&self, kinds: &[Kind], channel: &[u8], node: u16) -> i64 {
+        if self.is_empty() {
+            return 0;
+        }
+        let of = |topic: &Topic| {
+            let counted = matches!(topic.leg(node), Some(LegState::Joined | LegState::Leaving));
+            topic.subscribers.len() as i64 - i64::from(counted)
+        };
+        let mut more = 0;
+        for &kind in kinds {
+            if kind == Kind::Pattern {
+                let matching = |topic: &&Topic| glob::matches(&topic.name, channel, false);
+                more += self.of_kind(kind).filter(matching).map(of).sum::<i64>();
+            } else if let Some(t) = self.find(kind, channel) {
+                more += of(&self[t]);
+            }
+        }
+        more
     }
 
     /// Topics of one kind, those included that are being given up.

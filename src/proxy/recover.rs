@@ -32,6 +32,10 @@ impl Proxy {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
+        if self.is_at_node(r) {
+            self.backends[b as usize].pop(&self.requests);
+            return self.complete(r, line);
+        }
         if self.requests[r].marks.has(Marks::PRIVATE) {
             self.renew(r);
             if self.exec_lost_its_guard(r, line) {
@@ -98,7 +102,7 @@ impl Proxy {
         let entry = &self.requests[r];
         route::after_error(&Facts {
             kind: classify_error(line),
-            fenced: entry.marks.has(Marks::FENCED),
+            fenced: entry.marks.speaks_for_itself(),
             healable: self.may_heal(r, line),
             target_known: self.redirect_target(r, line).map(|(_, node)| node.is_some()),
             confirmed: entry.marks.has(Marks::CONFIRMING),

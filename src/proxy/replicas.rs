@@ -63,8 +63,11 @@ impl Proxy {
         }
         let s = self.open_parent(asked, Merge::Min);
         let marks = asked.marks.with(Marks::PRIVATE).with(Marks::RETRY_SAFE);
+        // Whoever has the slot when it is asked again has written something else.
+        let marks = marks.with(Marks::BY_NODE);
         for slot in slots {
-            self.open_part(Asked { marks, ..asked }, s, slot);
+            let r = self.open_part(Asked { marks, ..asked }, s, slot);
+            self.requests[r].node = self.map.get(slot);
         }
         for part in 0..legs {
             self.launch_part(s, part, Bytes::Copy(INFO));
@@ -81,12 +84,25 @@ impl Proxy {
         self.enqueue(r, b, bytes);
     }
 
+    /// Whether the time of a client's WAIT is over: a primary that cannot be asked counts for
+    /// nothing.
+    pub(super) fn wait_is_over(&mut self, c: u32) -> bool {
+        let now_ms = self.now.ms;
+        let blocked = self.blocked_of(c).filter(|blocked| !blocked.primaries.is_empty());
+        blocked.is_some_and(|of| of.timeout_ms.is_some() && of.left_ms(now_ms) == 0)
+    }
+
     /// A primary has answered. `true`: the leg's own reply is in `out`; else it was asked again.
     pub(super) fn count_replicas(&mut self, r: u32, reply: &[u8], out: &mut Vec<u8>) -> bool {
         let entry = &self.requests[r];
         let (c, b, part) = (entry.client, entry.backend, entry.part as usize);
         let now_ms = self.now.ms;
         let written = field(reply, b"master_repl_offset:");
+        let Some(address) = self.backends.get(b as usize).map(|backend| backend.address) else {
+            // It was never sent.
+            out.extend_from_slice(reply);
+            return true;
+        };
         let Some(blocked) = self.blocked_of(c) else {
             out.extend_from_slice(reply);
             return true;
@@ -94,12 +110,19 @@ impl Proxy {
         let (left_ms, wanted) = (blocked.left_ms(now_ms), blocked.wanted);
         let endless = blocked.timeout_ms.is_none();
         let leg = blocked.primaries.get_mut(part);
-        let Some((target, leg)) = leg.and_then(|leg| Some((leg.target.or(written)?, leg))) else {
+        let first = written.map(|written| (address, written));
+        let Some((asked, leg)) = leg.and_then(|leg| Some((leg.target.or(first)?, leg))) else {
             // An error, or CLIENT UNBLOCK.
             out.extend_from_slice(reply);
             return true;
         };
-        leg.target = Some(target);
+        leg.target = Some(asked);
+        if asked.0 != address {
+            // The node has left, and its entry is another's: nobody can be asked any more.
+            write::integer(out, 0);
+            return true;
+        }
+        let target = asked.1;
         let (count, online) = (confirmed(reply, target), confirmed(reply, i64::MIN));
         // What they confirmed of themselves is up to a second old.
         let asked = leg.pause_ms > PAUSE_MS_FIRST || count == online;

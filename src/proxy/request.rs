@@ -30,6 +30,8 @@ pub enum State {
     Parent,
     /// Waits until nodes have confirmed its subscriptions.
     Subscribing,
+    /// Waits for the other reactors' parts of the answer.
+    Inquiring,
     /// Has its whole reply, waits for its turn.
     Done,
 }
@@ -84,6 +86,12 @@ impl Marks {
     #[inline]
     pub fn unset(&mut self, other: Marks) {
         self.0 &= !other.0;
+    }
+    /// Whether an error that answers it may be a script's own words. EXEC's are the node's: what
+    /// its scripts say stands inside an array.
+    #[inline]
+    pub fn speaks_for_itself(self) -> bool {
+        self.has(Marks::FENCED) && !self.has(Marks::EXEC)
     }
     #[inline]
     pub const fn with(self, other: Marks) -> Marks {
@@ -407,6 +415,14 @@ impl Requests {
     fn kept_mut(&mut self, index: u32) -> &mut Kept {
         self[index].has_kept = true;
         &mut self.kept[index as usize]
+    }
+
+    /// Those that were open for so long already are taken to have begun so much later.
+    pub fn postpone(&mut self, now: u32, late: u32) {
+        let open = self.entries.iter_mut().filter(|entry| entry.state != State::Free);
+        for entry in open.filter(|entry| now.wrapping_sub(entry.since) >= late) {
+            entry.since = entry.since.wrapping_add(late);
+        }
     }
 
     /// Requests that are not free.

@@ -3,8 +3,9 @@
 //!
 //! `NOSCRIPT` says that nothing ran, unless the script itself said it: so the line must be the
 //! server's own, and a body with that word in it is not healed. SCRIPT LOAD goes right before the
-//! repeat, through the same fence. Bodies that clients loaded reach the other reactors through the
-//! topology thread; those of EVAL stay where they were seen.
+//! repeat, through the same fence. What the client had sent behind it may run before the repeat, as
+//! it would if the client repeated it itself. Bodies that clients loaded reach the other reactors
+//! through the topology thread; those of EVAL stay where they were seen.
 //!
 //! Not here: running scripts (`fence`), SCRIPT at every node (`fanout`).
 
@@ -14,10 +15,13 @@ use std::sync::Arc;
 use ahash::{AHashMap, AHashSet};
 
 use super::Proxy;
+use super::dispatch::{Asked, Ran};
+use super::request::Marks;
 use super::types::{Action, Report};
 use crate::command::{self, Args};
 use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_BYTES_MAX, SCRIPTS_MAX};
 use crate::resp::request::{RequestLimits, RequestParser};
+use crate::resp::write;
 
 type Digest = [u8; 20];
 
@@ -55,6 +59,10 @@ impl Scripts {
         Some(body)
     }
 
+    pub fn len(&self) -> usize {
+        self.bodies.len()
+    }
+
     /// `name`: 40 hex digits in any case.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
         let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 40)?;
@@ -63,6 +71,12 @@ impl Scripts {
             *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
         }
         self.bodies.get(&digest)
+    }
+
+    /// The body, if a node that has not got it may be given it.
+    pub fn can_give(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
+        let says_it = |body: &[u8]| body.windows(8).any(|word| word == b"NOSCRIPT");
+        self.find(name).filter(|body| !says_it(body))
     }
 
     pub fn clear(&mut self) {
@@ -94,6 +108,17 @@ impl Proxy {
         }
     }
 
+    /// SCRIPT SHOW: from what is kept, else a node may have it.
+    pub(super) fn run_show(&mut self, asked: Asked, args: &Args) -> Ran {
+        let Some(body) = self.scripts.find(args.get(2).unwrap_or_default()).cloned() else {
+            return self.run_any_node(asked, args);
+        };
+        let mut out = Vec::new();
+        write::bulk(&mut out, &body);
+        self.reply_local(asked.client, &out, !asked.marks.has(Marks::SILENT));
+        Ran::Yes
+    }
+
     /// A client of another reactor has loaded a script.
     pub fn handle_script(&mut self, body: &[u8]) {
         let quick = self.random.hash_one(body);
@@ -119,9 +144,7 @@ impl Proxy {
     pub(super) fn script_of(&self, bytes: &[u8]) -> Option<Arc<[u8]>> {
         let mut spans = Vec::new();
         RequestParser::default().parse(bytes, &RequestLimits::default(), &mut spans).ok()?;
-        let body = self.scripts.find(Args { bytes, spans: &spans }.get(1)?)?;
-        let says_it = body.windows(8).any(|word| word == b"NOSCRIPT");
-        (!says_it).then(|| Arc::clone(body))
+        self.scripts.can_give(Args { bytes, spans: &spans }.get(1)?).cloned()
     }
 }
 

@@ -55,8 +55,12 @@ pub struct Session {
     /// Index of its latest command in `command::COMMANDS`; `NO_COMMAND`: none.
     pub last_command: u16,
     pub version: Version,
+    /// SELECT.
+    pub database: u8,
     pub reply: ReplyMode,
     pub authenticated: bool,
+    /// MONITOR was sent: it watches all clients.
+    pub monitors: bool,
     /// READONLY was sent: reads may go to replicas.
     pub readonly: bool,
     pub no_evict: bool,
@@ -87,8 +91,10 @@ impl Session {
             drawn: 0,
             last_command: NO_COMMAND,
             version: Version::Resp2,
+            database: 0,
             reply: ReplyMode::On,
             authenticated,
+            monitors: false,
             readonly: false,
             no_evict: false,
             no_touch: false,
@@ -123,8 +129,10 @@ impl Session {
         self.set_name(None);
         self.user = None;
         self.version = Version::Resp2;
+        self.database = 0;
         self.reply = ReplyMode::On;
         self.authenticated = authenticated;
+        self.monitors = false;
         self.readonly = false;
         self.no_evict = false;
         self.no_touch = false;

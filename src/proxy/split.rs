@@ -3,7 +3,8 @@
 //! Pure: words and replies in, bytes out. Policies are named as in the Valkey documentation.
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
-use super::keyspace;
+use super::node_facts;
+use super::node_info;
 use super::types::NONE;
 use super::walk::Walk;
 use crate::cluster::SLOTS;
@@ -33,8 +34,12 @@ pub enum Merge {
     Counts,
     /// Pairs of parts, a count and a key each: a key by the weight of its count.
     Weighted,
-    /// Texts of INFO keyspace.
-    Keyspace,
+    /// Texts of INFO, put into the proxy's own. `lenient`: without them it will do by itself.
+    Info {
+        lenient: bool,
+    },
+    /// Texts of INFO.
+    NodeFacts,
     /// Rounds of questions (`walk`): what the parts say leads to the next.
     Walk,
     /// The one part is a transaction: its reply, as it is.
@@ -70,13 +75,16 @@ pub struct Split {
     /// For `Merge::Values`: the part that each of the caller's keys is in.
     pub order: Vec<u32>,
     pub pending: u32,
-    /// For `Merge::Sum` and `Merge::Counts`: what is added to each count.
+    /// For `Merge::Sum` and `Merge::Counts`: what is added to each count. For `Merge::LogicalAnd`:
+    /// 1 where one node's yes is enough.
     pub adjust: Vec<i64>,
     /// Bytes of replies kept.
     pub kept: usize,
     sum: i64,
     /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
     pub walk: Option<Box<Walk>>,
+    /// SELECT: the database that its client enters if all say OK.
+    pub database: Option<u8>,
     pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
@@ -107,6 +115,11 @@ impl Split {
         false
     }
 
+    /// For `Merge::Info`: the proxy's own text.
+    pub fn set_text(&mut self, text: Vec<u8>) {
+        self.result = text;
+    }
+
     fn add(&mut self, number: i64) {
         self.sum = match self.merge {
             Merge::Sum => self.sum.saturating_add(number),
@@ -123,6 +136,10 @@ impl Split {
 
     /// Writes the whole reply, from those of the parts where they were kept. `pick` is any number.
     pub fn merge(&mut self, replies: &[&[u8]], pick: u64, out: &mut Vec<u8>) {
+        let does_alone = self.merge == Merge::Info { lenient: true };
+        if !self.error.is_empty() && does_alone {
+            return write::verbatim(out, self.version, b"txt", &self.result);
+        }
         let one_is_enough = self.merge == Merge::OneSucceeded && !self.result.is_empty();
         if !self.error.is_empty() && !one_is_enough {
             return out.extend_from_slice(&self.error);
@@ -130,8 +147,10 @@ impl Split {
         let before = out.len();
         let done = match self.merge {
             Merge::Sum | Merge::Min => {
-                let adjust = self.adjust.iter().sum();
-                write::integer(out, self.sum.saturating_add(adjust));
+                let adjust: i64 = self.adjust.iter().sum();
+                // A node may have dropped a leg of ours just before it counted.
+                let least = if self.adjust.is_empty() { i64::MIN } else { 0 };
+                write::integer(out, self.sum.saturating_add(adjust).max(least));
                 Some(())
             }
             Merge::AllSucceeded | Merge::OneSucceeded | Merge::Exec => {
@@ -139,17 +158,21 @@ impl Split {
                 Some(())
             }
             Merge::Values => merge_values(replies, &self.order, out),
-            Merge::LogicalAnd => merge_and(replies, out),
+            Merge::LogicalAnd => merge_and(replies, &self.adjust, out),
             Merge::Join => merge_join(replies, out),
             Merge::Union => merge_union(replies, out),
             Merge::Counts => merge_counts(replies, &self.adjust, out),
             Merge::Weighted => merge_weighted(replies, self.version, pick, out),
-            Merge::Keyspace => keyspace::merge(replies, self.version, out),
+            Merge::Info { .. } => node_info::merge(&self.result, replies, self.version, out),
+            Merge::NodeFacts => node_facts::merge(replies, self.version, out),
             Merge::Walk => None,
         };
         if done.is_none() {
             out.truncate(before);
-            write::error(out, UNEXPECTED);
+            match does_alone {
+                true => write::verbatim(out, self.version, b"txt", &self.result),
+                false => write::error(out, UNEXPECTED),
+            }
         }
     }
 }
@@ -190,6 +213,7 @@ impl Splits {
                 kept: 0,
                 sum: 0,
                 walk: None,
+                database: None,
                 nonce: 0,
                 result: Vec::new(),
                 error: Vec::new(),
@@ -211,6 +235,7 @@ impl Splits {
         assert_ne!(split.parent, NONE, "a split is closed once");
         split.parent = NONE;
         split.walk = None;
+        split.database = None;
         for list in [&mut split.parts, &mut split.order] {
             list.clear();
             list.shrink_to(1024);
@@ -332,25 +357,24 @@ fn merge_values(replies: &[&[u8]], order: &[u32], out: &mut Vec<u8>) -> Option<(
     rests.iter().all(|rest| rest.is_empty()).then_some(())
 }
 
-fn merge_and(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
-    let mut places: Vec<bool> = Vec::new();
+/// `kept`: places where one yes is enough.
+fn merge_and(replies: &[&[u8]], kept: &[i64], out: &mut Vec<u8>) -> Option<()> {
+    let mut places: Vec<usize> = Vec::new();
     for (n, reply) in replies.iter().enumerate() {
-        let (_, count, header) = aggregate_header(reply)?;
-        let mut rest = reply.get(header..)?;
-        for place in 0..usize::try_from(count).ok()? {
-            let len = first_frame_len(rest)?;
-            let yes = parse_integer(rest.get(..len)?)? != 0;
-            rest = rest.get(len..)?;
+        for (place, element) in elements(reply)?.into_iter().enumerate() {
+            let yes = usize::from(parse_integer(element)? != 0);
             match places.get_mut(place) {
-                Some(all) => *all &= yes,
+                Some(count) => *count += yes,
                 None if n == 0 => places.push(yes),
                 None => return None,
             }
         }
     }
     write::array_header(out, places.len());
-    for yes in places {
-        write::integer(out, i64::from(yes));
+    for (place, count) in places.into_iter().enumerate() {
+        let one_is_enough = kept.get(place).is_some_and(|&kept| kept != 0);
+        let least = if one_is_enough { 1 } else { replies.len() };
+        write::integer(out, i64::from(count >= least));
     }
     Some(())
 }
@@ -460,6 +484,49 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&out), expected);
     }
 
+    #[track_caller]
+    fn check_adjusted(merge: Merge, adjust: &[i64], replies: &[&str], expected: &str) {
+        let mut splits = Splits::default();
+        let index = splits.open(0, merge, Version::Resp2);
+        let split = &mut splits[index];
+        split.adjust.extend_from_slice(adjust);
+        for reply in replies {
+            split.absorb(reply.as_bytes());
+        }
+        let replies: Vec<&[u8]> = replies.iter().map(|reply| reply.as_bytes()).collect();
+        let mut out = Vec::new();
+        split.merge(&replies, 3, &mut out);
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn receivers_are_never_fewer_than_none() {
+        check_adjusted(Merge::Sum, &[2], &[":1\r\n"], ":3\r\n");
+        check_adjusted(Merge::Sum, &[-1], &[":0\r\n"], ":0\r\n");
+    }
+
+    #[test]
+    fn info_of_all_sections_does_without_a_node_and_info_of_one_does_not() {
+        let unexpected = format!("-{UNEXPECTED}\r\n");
+        let odd = "$19\r\n# Keyspace\r\ndb0:k=x\r\n";
+        for (lenient, reply, expected) in [
+            (true, "-LOADING x\r\n", "$3\r\nown\r\n"),
+            (false, "-LOADING x\r\n", "-LOADING x\r\n"),
+            (true, odd, "$3\r\nown\r\n"),
+            (false, odd, &unexpected),
+        ] {
+            let mut splits = Splits::default();
+            let index = splits.open(0, Merge::Info { lenient }, Version::Resp2);
+            let split = &mut splits[index];
+            split.set_text(b"own".to_vec());
+            let kept = split.absorb(reply.as_bytes());
+            let replies = [reply.as_bytes()];
+            let mut out = Vec::new();
+            split.merge(if kept { &replies } else { &[] }, 3, &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), expected);
+        }
+    }
+
     #[test]
     fn values_come_in_the_callers_order_duplicates_too() {
         let replies = ["*2\r\n$1\r\na\r\n$-1\r\n", "*1\r\n$1\r\nb\r\n"];
@@ -497,9 +564,12 @@ mod tests {
     }
 
     #[test]
-    fn script_exists_only_where_all_have_it() {
+    fn script_exists_only_where_all_have_it_or_we_can_give_it() {
         let replies = ["*2\r\n:1\r\n:1\r\n", "*2\r\n:1\r\n:0\r\n"];
         check(Merge::LogicalAnd, &[], &replies, "*2\r\n:1\r\n:0\r\n");
+        let replies = ["*3\r\n:0\r\n:1\r\n:0\r\n", "*3\r\n:0\r\n:0\r\n:1\r\n"];
+        let kept = [1, 1, 0];
+        check_adjusted(Merge::LogicalAnd, &kept, &replies, "*3\r\n:0\r\n:1\r\n:0\r\n");
     }
 
     #[test]

@@ -9,9 +9,11 @@
 
 use super::client::Phase;
 use super::dispatch::{Asked, Ran, Source};
+use super::launch::Bytes;
 use super::local::errors;
 use super::pubsub::{Join, Kind, Subscriptions};
 use super::request::{Marks, State};
+use super::split::Merge;
 use super::types::NO_SLOT;
 use super::{Action, Note, Proxy};
 use crate::cluster::slot_of;
@@ -28,14 +30,33 @@ impl Proxy {
             "UNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Channel),
             "PUNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Pattern),
             "SUNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Shard),
-            "PUBLISH" | "SPUBLISH" => {
-                // By the channel's slot, so that one channel's messages keep their order.
-                let slot = slot_of(args.get(1).unwrap_or_default());
-                self.launch_single(asked, slot, Source::Borrowed(args.bytes));
-                Ran::Yes
-            }
+            "PUBLISH" | "SPUBLISH" => self.run_publish(asked, args),
             _ => self.run_introspection(asked, args),
         }
+    }
+
+    /// By the channel's slot, so that one channel's messages keep their order. The node counts each
+    /// backend of ours that it sends the message to as one receiver: in their place the clients of
+    /// this reactor are counted.
+    fn run_publish(&mut self, asked: Asked, args: &Args) -> Ran {
+        let channel = args.get(1).unwrap_or_default();
+        let slot = slot_of(channel);
+        let more = match asked.command.name {
+            "SPUBLISH" => self.topics.receivers(&[Kind::Shard], channel, self.map.get(slot)),
+            _ => {
+                let kinds = [Kind::Channel, Kind::Pattern];
+                self.topics.receivers(&kinds, channel, self.map.get(slot))
+            }
+        };
+        if more == 0 {
+            self.launch_single(asked, slot, Source::Borrowed(args.bytes));
+            return Ran::Yes;
+        }
+        let s = self.open_parent(asked, Merge::Sum);
+        self.splits[s].adjust.push(more);
+        self.open_part(asked, s, slot);
+        self.launch_part(s, 0, Bytes::Copy(args.bytes));
+        Ran::Yes
     }
 
     /// What a subscribed client may not ask, or not yet. `None`: let it be run.

@@ -164,7 +164,7 @@ impl Proxy {
         if known != NONE {
             return known;
         }
-        let b = self.open_backend(node, Version::Resp3, Lane::Subscriber);
+        let b = self.open_backend(node, (Version::Resp3, 0), Lane::Subscriber);
         self.nodes[node].subscriber = b;
         b
     }

@@ -125,7 +125,14 @@ impl Proxy {
         if AT_ONCE.contains(&command.name) {
             return None;
         }
-        let ran = match place_of(command, args) {
+        // As other commands for all nodes; and who answers with others does so in its own time.
+        let together = self.asks_peers(command) && command.name != "INFO";
+        let place = match together || self.is_config_of_nodes(command) || command.name == "MONITOR"
+        {
+            true => Place::Nowhere,
+            false => place_of(command, args),
+        };
+        let ran = match place {
             Place::Nowhere => self.fail_queued(c, errors::not_in_multi),
             Place::Refused => self.fail_queued(c, |out| errors::refused(out, command.name)),
             Place::Here => {
@@ -393,10 +400,7 @@ impl Proxy {
 /// Where a command that is sent after MULTI is carried out.
 fn place_of(command: &Command, args: &Args) -> Place {
     if command.flags.has(command::Flags::NO_MULTI) {
-        return match command.class {
-            Class::Refused => Place::Refused,
-            _ => Place::Nowhere,
-        };
+        return Place::Nowhere;
     }
     match command.class {
         Class::Read

@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::peers::Query;
 use crate::cluster::{AddressMap, Endpoint};
 use crate::secret::Secret;
 
@@ -72,6 +73,10 @@ pub enum Action {
     StartReading { socket: Socket },
     /// Tell the topology thread.
     Report(Report),
+    /// Ask all other reactors for their parts of an answer; each answers by `handle_told`.
+    Ask { ticket: u64, query: Arc<Query> },
+    /// Give these lines to those reactors' clients that watch; lines may be lost.
+    Show { to: Vec<u16>, lines: Arc<[u8]> },
     /// Tell people. Rare, and nothing depends on it.
     Note(Note),
 }
@@ -138,6 +143,8 @@ pub struct Settings {
     pub split_reads: bool,
     pub split_writes: bool,
     pub allow_keys: bool,
+    /// CONFIG is for the nodes, not for us.
+    pub allow_config: bool,
     pub allow_flush: bool,
     /// Bytes of all parts of one KEYS answer.
     pub keys_max_bytes: usize,
@@ -147,8 +154,20 @@ pub struct Settings {
     /// where a piece means walking all keys of the node.
     pub walk_whole_max: u32,
     pub walk_whole_max_old: u64,
+    /// Requests that took at least so long are logged; in microseconds, counted in milliseconds.
+    pub slowlog_log_slower_than: u64,
+    /// Entries of that log; 0: none is kept.
+    pub slowlog_max_len: usize,
     /// Backends that single clients have for themselves, for one node.
     pub private_backends_max: usize,
+}
+
+impl Settings {
+    /// `slowlog_log_slower_than` by the clock of a turn; never, if no entry is kept.
+    pub fn slow_after_ms(&self) -> u32 {
+        let ms = self.slowlog_log_slower_than.div_ceil(1_000).max(1);
+        if self.slowlog_max_len == 0 { u32::MAX } else { u32::try_from(ms).unwrap_or(u32::MAX) }
+    }
 }
 
 impl Default for Settings {
@@ -171,11 +190,14 @@ impl Default for Settings {
             split_reads: true,
             split_writes: true,
             allow_keys: true,
+            allow_config: false,
             allow_flush: true,
             keys_max_bytes: 64 << 20,
             fence_lanes: 2,
             walk_whole_max: 16 * 1024,
             walk_whole_max_old: 1024 * 1024,
+            slowlog_log_slower_than: 10_000,
+            slowlog_max_len: 128,
             private_backends_max: 256,
         }
     }

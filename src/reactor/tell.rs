@@ -7,6 +7,9 @@ use crate::metrics::{self, Board, Counter};
 use crate::proxy::local::Totals;
 use crate::proxy::{self, Note};
 
+/// How often it is written that clients cannot be accepted.
+const ACCEPT_TOLD_EVERY_MS: u64 = 10_000;
+
 impl Worker {
     /// The first line of its log: where it listens and what the kernel granted.
     pub(super) fn tell_start(&mut self, cpu: Option<core_affinity::CoreId>) {
@@ -30,6 +33,20 @@ impl Worker {
                 ("registered", &granted.ring_fd_registered),
             ],
         );
+    }
+
+    /// No descriptor for a client, as at every attempt until there is one: a line now and then.
+    #[cold]
+    pub(super) fn tell_accept_failed(&mut self, errno: i32) {
+        let (from_ms, times) = self.accept_told;
+        if self.now.ms < from_ms {
+            self.accept_told.1 += 1;
+            return;
+        }
+        self.accept_told = (self.now.ms + ACCEPT_TOLD_EVERY_MS, 0);
+        let error = std::io::Error::from_raw_os_error(errno);
+        let fields = [("error", &error as _), ("attempts_since", &times as _)];
+        self.log.warn(self.now.unix_us, "cannot accept a client", &fields);
     }
 
     /// What the proxy has to say to people.
@@ -173,6 +190,7 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
     let value = |counter| sums.value(counter);
     let rate = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms.max(1);
     Totals {
+        scripts: before.scripts,
         clients: value(Counter::ClientsConnected),
         pubsub_clients: value(Counter::PubsubClients),
         pubsub_channels: value(Counter::PubsubChannels),

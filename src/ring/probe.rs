@@ -1,6 +1,6 @@
 //! Why io_uring is refused, and how ready a host is: facts are read, then explained.
 //!
-//! Not here: sysctls of the network (`tuning/`), changing anything.
+//! Not here: sysctls of the network (`check`), changing anything.
 
 use std::fs;
 use std::sync::mpsc;
@@ -175,15 +175,27 @@ struct Trial {
 }
 
 /// How ready this host is for so many rings of this size. Makes one for a moment, in a thread of
-/// its own.
+/// its own; where locked memory is limited, as many as there will be.
 pub fn report(settings: &RingSettings, rings: usize) -> Vec<Finding> {
     let (sender, receiver) = mpsc::channel();
     let (entries, completions) = (settings.entries, settings.cq_entries);
+    let facts = read_facts(settings);
+    let limited = !facts.ipc_lock && facts.memlock.is_some_and(|(soft, _)| soft != u64::MAX);
+    let others = if limited { rings.saturating_sub(1) } else { 0 };
     // A ring counts against the thread that makes it.
-    let thread = thread::spawn(move || sender.send(try_ring(entries, completions)));
+    let thread = thread::spawn(move || sender.send(try_rings(others, entries, completions)));
     let trial = receiver.recv().unwrap_or_default();
     let _ = thread.join();
-    findings(&read_facts(settings), rings, &trial)
+    findings(&facts, rings, &trial)
+}
+
+/// Tries one ring while so many others are held.
+fn try_rings(others: usize, entries: u32, completions: u32) -> Trial {
+    let held: Result<Vec<_>, _> = (0..others).map(|_| setup::build(entries, completions)).collect();
+    match held {
+        Ok(_held) => try_ring(entries, completions),
+        Err(error) => Trial { errno: error.raw_os_error().unwrap_or(0), ..Trial::default() },
+    }
 }
 
 fn try_ring(entries: u32, completions: u32) -> Trial {

@@ -54,13 +54,15 @@ pub enum Report {
         pool: u16,
         avoid: Option<SocketAddr>,
     },
-    /// A client has loaded a script, or flushed all: for the other reactors.
+    /// A client of reactor `from` has loaded a script, or flushed all: for the other reactors.
     ScriptLoaded {
         pool: u16,
+        from: u16,
         body: Arc<[u8]>,
     },
     ScriptsFlushed {
         pool: u16,
+        from: u16,
     },
     ReactorStopped {
         reactor: u16,
@@ -83,8 +85,9 @@ pub enum Update {
     Refreshed { pool: u16, ok: bool },
     /// Commands that only the nodes know; once for each pool, after its first map.
     Learned { pool: u16, learned: Arc<Learned> },
-    /// A client of some reactor has loaded this script; `None`: flushed all.
-    Script { pool: u16, body: Option<Arc<[u8]>> },
+    /// A client of reactor `from` has loaded this script; `None`: flushed all. That reactor knows,
+    /// and has perhaps gone on since.
+    Script { pool: u16, from: u16, body: Option<Arc<[u8]>> },
     /// From `main`, by the same channel: finish until then.
     Drain { deadline_ms: u64 },
 }
@@ -238,11 +241,11 @@ impl Thread {
             let Some(settings) = self.settings.get(index) else { continue };
             let start = || (settings.clone(), self.resolver.clone(), answered.clone());
             if let Some(target) = pool.start(now) {
-                let last = pool.current().cloned();
+                let (last, lost) = (pool.current().cloned(), pool.lost(now));
                 let place = place_of(target, settings, last.as_deref());
                 let (settings, resolver, answered) = start();
                 tokio_uring::spawn(async move {
-                    let told = talk::ask_map(place, &settings, &resolver, last).await;
+                    let told = talk::ask_map(place, &settings, &resolver, last, &lost).await;
                     let _ = answered.send(Answer::Map(index, told)).await;
                 });
             }
@@ -264,7 +267,7 @@ impl Thread {
             Report::Moved { pool, .. }
             | Report::NodeLost { pool, .. }
             | Report::ScriptLoaded { pool, .. }
-            | Report::ScriptsFlushed { pool }
+            | Report::ScriptsFlushed { pool, .. }
             | Report::WantRefresh { pool, .. } => *pool,
             Report::ReactorStopped { reactor } => {
                 self.log.debug(Clock::unix_us(), "a reactor has ended", &[("reactor", reactor)]);

@@ -8,7 +8,7 @@ use super::settings::PoolSettings;
 use super::{Report, Update};
 use crate::cluster::{AddressMap, Choice, Endpoint, Node, SLOTS, SlotMap, Topology, Witnesses};
 use crate::command::Learned;
-use crate::limits::UNCONFIRMED_MAX;
+use crate::limits::{REFRESH_URGENT_MS, UNCONFIRMED_MAX};
 use crate::log::Log;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -20,10 +20,17 @@ const SLOT_GAP_MS: u64 = 100;
 /// A MOVED that the next maps do not confirm is forgotten after this time.
 const PATCH_TRUSTED_MS: u64 = 1000;
 
+/// How soon after the last one a refresh for an unknown redirect target may be: less than the
+/// request waits, not so little that forged redirects become a storm of refreshes.
+const CONFIRM_GAP_MS: u64 = 500;
+
 /// How long the map counts as in doubt after the owner of slots was lost: the nodes need
 /// `cluster-node-timeout` (15 s by default) and an election to agree on a successor.
 const LOST_MS: u64 = 30_000;
 const LOST_MAX: usize = 64;
+/// How long one report of a loss makes for haste. A reactor that wants the node and still does not
+/// reach it reports again before: a connection's time-out and the longest backoff are shorter.
+const HURRY_MS: u64 = 3_500;
 
 /// What a node told, its names resolved.
 #[derive(Clone, Debug)]
@@ -53,6 +60,13 @@ pub(super) struct Say<'a> {
 const COMPLAINT_MS: u64 = 30_000;
 const COMPLAINTS_MAX: usize = 64;
 
+struct Lost {
+    address: SocketAddr,
+    since: u64,
+    /// Until when that counts; each loss prolongs it.
+    until: u64,
+}
+
 pub(super) struct Pool {
     index: u16,
     /// For the log.
@@ -66,8 +80,8 @@ pub(super) struct Pool {
     announced_at: Box<[u64]>,
     /// The last MOVED that no adopted map has confirmed yet.
     patched_at: Option<u64>,
-    /// Nodes that reactors lost, and until when that counts.
-    lost: Vec<(SocketAddr, u64)>,
+    /// Nodes that reactors lost.
+    lost: Vec<Lost>,
     learned: Option<Arc<Learned>>,
     /// Set when COMMAND is to be asked.
     to_learn: bool,
@@ -107,6 +121,12 @@ impl Pool {
     /// The map as it is, if there is one.
     pub(super) fn current(&self) -> Option<&Arc<Topology>> {
         self.current.as_ref()
+    }
+
+    /// Addresses that reactors lost a while ago at most, the last one at the end.
+    pub(super) fn lost(&self, now: u64) -> Vec<SocketAddr> {
+        let counts = self.lost.iter().filter(|lost| lost.until > now);
+        counts.map(|lost| lost.address).collect()
     }
 
     /// What every reactor must have, for one that missed some of it.
@@ -150,11 +170,14 @@ impl Pool {
                 _ => self.handle_moved(slot, endpoint, from, now, out),
             },
             Report::NodeLost { address, .. } => {
-                self.lost.retain(|&(known, until)| known != address && until > now);
+                self.lost.retain(|lost| lost.until > now);
+                let known = self.lost.iter().position(|lost| lost.address == address);
+                let since = known.map_or(now, |at| self.lost.swap_remove(at).since);
                 self.lost.truncate(LOST_MAX - 1);
-                self.lost.push((address, now.saturating_add(LOST_MS)));
+                self.lost.push(Lost { address, since, until: now.saturating_add(LOST_MS) });
                 self.schedule.avoid(address, now);
                 self.schedule.want(now);
+                self.hurry(now);
             }
             Report::WantRefresh { avoid, .. } => {
                 if let Some(address) = avoid {
@@ -162,10 +185,12 @@ impl Pool {
                 }
                 self.schedule.want(now);
             }
-            Report::ScriptLoaded { pool, body } => {
-                out.push(Update::Script { pool, body: Some(body) });
+            Report::ScriptLoaded { pool, from, body } => {
+                out.push(Update::Script { pool, from, body: Some(body) });
             }
-            Report::ScriptsFlushed { pool } => out.push(Update::Script { pool, body: None }),
+            Report::ScriptsFlushed { pool, from } => {
+                out.push(Update::Script { pool, from, body: None });
+            }
             Report::ReactorStopped { .. } | Report::Stop => {}
         }
     }
@@ -191,6 +216,7 @@ impl Pool {
         if !self.schedule.finish(now, outcome, settled) {
             return;
         }
+        self.hurry(now);
         self.to_learn = answered && self.learned.is_none();
         for endpoint in std::mem::take(&mut self.confirming) {
             let address = self.find(&endpoint).map(|(_, address)| address);
@@ -316,6 +342,8 @@ impl Pool {
         }
         self.schedule.prefer(from);
         self.schedule.want(now);
+        // Somebody waits for the answer.
+        self.schedule.want_within(CONFIRM_GAP_MS, now);
     }
 
     /// The node at an announced place, after the address map, by name or by address.
@@ -371,10 +399,7 @@ impl Pool {
     fn doubt(&self, now: u64) -> Option<&'static str> {
         let Some(current) = &self.current else { return Some("there is no map") };
         let owners = || current.primaries().filter_map(|at| current.nodes.get(usize::from(at)));
-        let is_lost = |node: &Node| {
-            let mut lost = self.lost.iter().filter(|&&(_, until)| until > now);
-            lost.any(|&(address, _)| node.address == Some(address))
-        };
+        let is_lost = |node: &Node| self.is_lost(node, |lost| lost.until > now);
         if self.patched_at.is_some() {
             Some("a MOVED is not in the map yet")
         } else if current.covered() < SLOTS {
@@ -387,6 +412,23 @@ impl Pool {
             Some("an owner of slots that a reactor lost")
         } else {
             None
+        }
+    }
+
+    fn is_lost(&self, node: &Node, counts: impl Fn(&Lost) -> bool) -> bool {
+        self.lost.iter().any(|lost| node.address == Some(lost.address) && counts(lost))
+    }
+
+    /// While the nodes may be agreeing on the successor of a lost owner, it is looked for often.
+    fn hurry(&mut self, now: u64) {
+        let Some(current) = &self.current else { return };
+        let mut owners = current.primaries().filter_map(|at| current.nodes.get(usize::from(at)));
+        let is_fresh = |lost: &Lost| {
+            let told = lost.until - LOST_MS;
+            now < lost.since.saturating_add(LOST_MS) && now < told.saturating_add(HURRY_MS)
+        };
+        if owners.any(|node| self.is_lost(node, is_fresh)) {
+            self.schedule.want_within(REFRESH_URGENT_MS, now);
         }
     }
 

@@ -65,10 +65,12 @@ impl Resolver {
     }
 
     /// Gives each node its address. `last`: the map before, for names that do not resolve now.
+    /// `lost`: addresses that reactors could not reach or keep, the last one at the end.
     pub(super) async fn resolve(
         &self,
         topology: &mut Topology,
         last: Option<&Topology>,
+        lost: &[SocketAddr],
         fresh: bool,
     ) {
         let mut hosts: Vec<Box<str>> =
@@ -97,7 +99,7 @@ impl Resolver {
                 last.nodes.get(usize::from(index))?.address
             });
             let now = found.get(&node.endpoint.host).map(Vec::as_slice).unwrap_or_default();
-            node.address = pick(now, &node.endpoint, before);
+            node.address = pick(now, &node.endpoint, before, lost);
         }
         let now = self.clock.now_ms();
         self.names
@@ -147,8 +149,50 @@ fn look_up(host: &str) -> Vec<IpAddr> {
 }
 
 /// The address before if it still is one, so that a name with several does not flap; else the
-/// first; else, when the resolver knows none, the one before.
-fn pick(now: &[IpAddr], endpoint: &Endpoint, before: Option<SocketAddr>) -> Option<SocketAddr> {
-    let first = now.first().map(|&ip| SocketAddr::new(ip, endpoint.port));
-    before.filter(|before| now.is_empty() || now.contains(&before.ip())).or(first)
+/// first; else, when the resolver knows none, the one before. One that was lost comes after all
+/// others, the last one lost at the end: a node may listen on one address of several.
+fn pick(
+    now: &[IpAddr],
+    endpoint: &Endpoint,
+    before: Option<SocketAddr>,
+    lost: &[SocketAddr],
+) -> Option<SocketAddr> {
+    let lost_at = |address: &SocketAddr| lost.iter().rposition(|one| one == address);
+    let candidates = now.iter().map(|&ip| SocketAddr::new(ip, endpoint.port));
+    let best = candidates.min_by_key(|one| (lost_at(one), Some(*one) != before));
+    best.or(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(now: &[&str], before: Option<&str>, lost: &[&str], expected: Option<&str>) {
+        let full = |ip: &str| SocketAddr::new(ip.parse().unwrap(), 7000);
+        let now: Vec<IpAddr> = now.iter().map(|ip| ip.parse().unwrap()).collect();
+        let lost: Vec<SocketAddr> = lost.iter().map(|ip| full(ip)).collect();
+        let endpoint = Endpoint { host: "name".into(), port: 7000 };
+        let picked = pick(&now, &endpoint, before.map(full), &lost);
+        assert_eq!(picked, expected.map(full), "{now:?} {before:?} {lost:?}");
+    }
+
+    #[test]
+    fn address_of_a_name_stays_while_it_is_one() {
+        let two = ["::1", "127.0.0.1"];
+        check(&two, None, &[], Some("::1"));
+        check(&two, Some("127.0.0.1"), &[], Some("127.0.0.1"));
+        check(&two, Some("127.0.0.2"), &[], Some("::1"));
+        check(&[], Some("127.0.0.2"), &[], Some("127.0.0.2"));
+        check(&[], None, &[], None);
+    }
+
+    #[test]
+    fn address_that_was_lost_gives_way_to_the_others_in_turn() {
+        let two = ["::1", "127.0.0.1"];
+        check(&two, Some("::1"), &["::1"], Some("127.0.0.1"));
+        check(&two, Some("127.0.0.1"), &["::1", "127.0.0.1"], Some("::1"));
+        check(&two, Some("::1"), &["127.0.0.1", "::1"], Some("127.0.0.1"));
+        check(&["::1"], Some("::1"), &["::1"], Some("::1"));
+    }
 }

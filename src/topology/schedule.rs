@@ -2,7 +2,7 @@
 //!
 //! Not here: asking (`talk`), judging what was told (`pool`, `cluster::choose`).
 
-use crate::limits::{REFRESH_GAP_MS, REFRESH_GAP_MS_MAX};
+use crate::limits::{REFRESH_GAP_MS, REFRESH_GAP_MS_MAX, REFRESH_GAP_MS_STORM};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
@@ -46,7 +46,7 @@ pub enum Outcome {
 }
 
 /// The timing of one pool. One conversation at a time, `REFRESH_GAP_MS` apart with jitter, up to
-/// `REFRESH_GAP_MS_MAX` apart while refreshes are wished for and bring no news. A refresh is a
+/// `REFRESH_GAP_MS_STORM` apart while refreshes are wished for and bring no news. A refresh is a
 /// round: whom it asks is drawn at its start, and the next is asked when one fails. Times in
 /// milliseconds.
 #[derive(Debug)]
@@ -109,6 +109,16 @@ impl Schedule {
             self.wished = true;
             self.due = self.due.min(self.earliest(now));
         }
+    }
+
+    /// A round at most about so long after the last one, whatever gap the lack of news has left.
+    pub fn want_within(&mut self, gap: u64, now: u64) {
+        if self.in_round() {
+            return;
+        }
+        let gap = gap + gap * self.jitter / 2048;
+        let rested = self.last_start.map_or(now, |start| start.saturating_add(gap));
+        self.due = self.due.min(now.max(rested).max(self.blocked_until));
     }
 
     /// Ask this one last, for a while.
@@ -182,7 +192,7 @@ impl Schedule {
             }
             Outcome::Changed => self.gap = REFRESH_GAP_MS,
             Outcome::Same if self.wished => {
-                self.gap = self.gap.saturating_mul(2).min(REFRESH_GAP_MS_MAX);
+                self.gap = self.gap.saturating_mul(2).min(REFRESH_GAP_MS_STORM);
             }
             Outcome::Same => self.gap = REFRESH_GAP_MS,
         }
@@ -321,14 +331,33 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_without_news_slows_down_to_one_a_second() {
+    fn a_storm_without_news_slows_down_to_one_in_three_seconds() {
         for seed in 0..50 {
             let mut schedule = Schedule::new(10_000, 1, seed, 0);
             let starts = run(&mut schedule, (0, 20_000), 1, 3, |_| Outcome::Same);
             check_gaps(&starts, REFRESH_GAP_MS);
-            let late: Vec<_> = starts.iter().copied().filter(|&(at, _)| at > 2000).collect();
-            check_gaps(&late, 1000);
-            assert!(late.len() >= 11, "slow, not stuck: {late:?}");
+            let late: Vec<_> = starts.iter().copied().filter(|&(at, _)| at > 3500).collect();
+            check_gaps(&late, REFRESH_GAP_MS_STORM);
+            assert!(late.len() >= 3, "slow, not stuck: {late:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_urgent_is_asked_for_in_spite_of_a_storm() {
+        for seed in 0..50 {
+            let mut schedule = Schedule::new(10_000, 1, seed, 0);
+            run(&mut schedule, (0, 20_000), 1, 3, |_| Outcome::Same);
+            let (nodes, mut last) = (known(5), 20_000);
+            schedule.want_within(160, last);
+            for now in 20_000..22_000 {
+                if schedule.start(now, &nodes).is_some() {
+                    assert!(now - last <= 200, "{} ms", now - last);
+                    last = now;
+                    schedule.finish(now, Outcome::Same, false);
+                    schedule.want_within(160, now);
+                }
+            }
+            assert!(last > 21_700, "{last}");
         }
     }
 

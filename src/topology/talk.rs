@@ -37,12 +37,14 @@ pub(super) struct Place {
     pub(super) address: Option<SocketAddr>,
 }
 
-/// Asks a node for the map. `last`: the map so far. Names are resolved anew if that of `place` is.
+/// Asks a node for the map. `last`: the map so far, `lost`: addresses to be chosen last. Names are
+/// resolved anew if that of `place` is.
 pub(super) async fn ask_map(
     place: Option<Place>,
     settings: &PoolSettings,
     resolver: &Resolver,
     last: Option<Arc<Topology>>,
+    lost: &[SocketAddr],
 ) -> Result<Told, Failure> {
     let place = known(place)?;
     let (mut talk, asked) = connect(&place, settings, resolver).await?;
@@ -52,7 +54,7 @@ pub(super) async fn ask_map(
     for node in &mut topology.nodes {
         node.endpoint = settings.address_map.apply(&node.endpoint).into_owned();
     }
-    resolver.resolve(&mut topology, last.as_deref(), place.address.is_none()).await;
+    resolver.resolve(&mut topology, last.as_deref(), lost, place.address.is_none()).await;
     Ok(Told { topology, ok, teller: place.endpoint.to_string().into() })
 }
 

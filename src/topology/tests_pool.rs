@@ -205,13 +205,27 @@ fn a_cluster_that_is_not_ok_is_asked_again_within_a_second() {
 }
 
 #[test]
-fn while_a_lost_node_owns_slots_the_map_is_asked_for_each_second() {
+fn while_a_lost_node_owns_slots_the_map_is_asked_for_often() {
     let mut rig = Rig::with_map();
-    let lost = Report::NodeLost { pool: 0, address: address(2) };
-    rig.pool.handle_report(lost, 5000, &mut Vec::new());
-    let mut now = 5000;
-    for _ in 0..5 {
+    let lost = || Report::NodeLost { pool: 0, address: address(2) };
+    rig.pool.handle_report(lost(), 5000, &mut Vec::new());
+    let (mut now, mut asked) = (5000, 0);
+    // The reactor goes on trying: a successor must be found within 200 ms, for half a minute.
+    while now < 34_900 {
         assert_ne!(rig.pool.start(now), Some(Target::Node(address(2))));
+        rig.answer(map(&[1, 2, 3]), now);
+        let next = rig.pool.next_deadline().unwrap();
+        assert!((now + 160..=now + 200).contains(&next), "{now} {next}");
+        now = next;
+        asked += 1;
+        if asked % 10 == 0 {
+            rig.pool.handle_report(lost(), now, &mut Vec::new());
+        }
+    }
+    // Then no more often than when nobody complains.
+    for _ in 0..5 {
+        now = now.max(35_000);
+        rig.pool.start(now);
         rig.answer(map(&[1, 2, 3]), now);
         let next = rig.pool.next_deadline().unwrap();
         assert!((now + 1000..now + 1300).contains(&next), "{now} {next}");
@@ -224,6 +238,21 @@ fn while_a_lost_node_owns_slots_the_map_is_asked_for_each_second() {
     rig.pool.start(now);
     assert_eq!(rig.answer(after, now), ["map 2", "refreshed true"]);
     assert!(rig.pool.next_deadline().unwrap() >= now + 10_000);
+}
+
+#[test]
+fn one_lost_connection_makes_for_haste_only_for_a_moment() {
+    let mut rig = Rig::with_map();
+    let lost = Report::NodeLost { pool: 0, address: address(2) };
+    rig.pool.handle_report(lost, 5000, &mut Vec::new());
+    let (mut now, mut asked) = (5000, 0);
+    while now < 15_000 {
+        rig.pool.start(now);
+        rig.answer(map(&[1, 2, 3]), now);
+        now = rig.pool.next_deadline().unwrap();
+        asked += 1;
+    }
+    assert!((20..=34).contains(&asked), "asked {asked} times in ten seconds");
 }
 
 #[test]

@@ -64,6 +64,24 @@ fn a11_time_out_of_the_command_is_nil_in_the_clients_protocol() {
     }
 }
 
+/// `$` is what is there when the node has the command: who sees the client blocked and then adds
+/// something wakes it.
+#[test]
+fn a11_who_sees_a_client_blocked_can_wake_it() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let mut other = proxy.client();
+    for n in 0..30 {
+        let key = format!("a11-seen-{n}");
+        let mut client = proxy.client();
+        block(&mut client, &format!("XREAD BLOCK 5000 STREAMS {key} $"));
+        wait_blocked(&proxy, 1);
+        other.run(&format!("XADD {key} 1-1 f v"));
+        assert!(client.read().text().contains("1-1"), "round {n}");
+        assert!(other.run("INFO clients").string().contains("blocked_clients:0\r\n"));
+    }
+}
+
 #[test]
 fn a11_two_hundred_blocked_clients_hinder_nobody() {
     let cluster = Cluster::three(flavour());

@@ -8,6 +8,7 @@
 mod bench;
 mod blocking;
 mod breaking;
+mod databases;
 mod fakes;
 mod faults;
 mod fence;
@@ -16,6 +17,8 @@ mod load;
 mod login;
 mod memory;
 mod moves;
+mod nodes;
+mod own;
 mod program;
 mod protocol;
 mod pubsub;
@@ -26,5 +29,7 @@ mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod together;
 mod transactions;
 mod walk;
+mod watching;

@@ -347,7 +347,7 @@ fn message_is_never_put_into_a_reply() {
 fn f5_subscriber_that_does_not_read_is_closed_alone() {
     let cluster = Cluster::three(flavour());
     let proxy = Proxy::start_with(&cluster, &with(&[("pubsub-output-limit", "16mb")]));
-    let (mut reads, mut sleeps) = (proxy.client(), proxy.client());
+    let (mut reads, mut sleeps, mut receivers) = (proxy.client(), proxy.client(), 2);
     reads.run("SUBSCRIBE f5");
     sleeps.run("SUBSCRIBE f5");
     let before = proxy.process.resident_kib();
@@ -356,8 +356,9 @@ fn f5_subscriber_that_does_not_read_is_closed_alone() {
     let mut publisher = proxy.client();
     let mut others = proxy.client();
     for n in 0..3_000 {
-        let count = publisher.call(&["PUBLISH", "f5", &payload]).text();
-        assert_eq!(count, "1");
+        let count = publisher.call(&["PUBLISH", "f5", &payload]).integer();
+        assert!((1..=receivers).contains(&count), "{count} receivers, {receivers} before");
+        receivers = count;
         let words = reads.read().items();
         assert_eq!(words[2].bytes().len(), payload.len(), "message {n}");
         if n % 100 == 0 {
@@ -367,6 +368,7 @@ fn f5_subscriber_that_does_not_read_is_closed_alone() {
             assert!(start.elapsed() < seconds(1));
         }
     }
+    assert_eq!(receivers, 1, "the one who reads is left");
     let limit = 16 << 10;
     println!("memory {before} before, {highest} at most");
     assert!(highest < before + 4 * limit, "{highest} KiB, {before} before");
@@ -406,4 +408,41 @@ fn wrong_numbers_of_words_are_the_servers_errors() {
         ("PUBLISH a", "-ERR wrong number of arguments for 'publish' command"),
         ("PING", "PONG"),
     ]);
+}
+
+/// The node counts us once; the clients behind us are what is answered.
+#[test]
+fn a14_publish_answers_how_many_clients_are_given_the_message() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let mut clients: Vec<Client> = (0..3).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        client.run("SUBSCRIBE count:a");
+    }
+    clients[0].run("SSUBSCRIBE count:a");
+    clients[1].run("SSUBSCRIBE count:a");
+    // Also where it is another node that sends the pattern's messages.
+    clients[2].run("PSUBSCRIBE count:*");
+    let mut other = proxy.client_resp3();
+    check(
+        &mut other,
+        &[
+            ("PUBLISH count:a m", "4"),
+            ("SPUBLISH count:a m", "2"),
+            ("PUBLISH count:b m", "1"),
+            ("PUBLISH count:c m", "1"),
+            ("PUBLISH other m", "0"),
+            ("SPUBLISH other m", "0"),
+        ],
+    );
+    let direct = cluster.nodes[0].run("PUBLISH count:none m").text();
+    assert!(direct == "0" || direct == "1", "{direct}");
+    clients.truncate(1);
+    clients[0].run("UNSUBSCRIBE");
+    wait_until(seconds(5), "the others' end", || {
+        let left = other.run("PUBLISH count:a m").integer();
+        assert!(left >= 0);
+        left == 0
+    });
+    assert_eq!(other.run("SPUBLISH count:a m").text(), "1");
 }

@@ -158,3 +158,50 @@ fn a10_kill_reaches_the_busy_node() {
     });
     assert!(busy.read().text().contains("Script killed by user"));
 }
+
+/// A node that runs one client's script refuses the others' scripts, and the fence's own question
+/// too. The others are told just that, and nobody is taken for an attacker.
+#[test]
+fn a10_busy_node_says_busy_to_scripts() {
+    let args = ["--lua-time-limit", "50"].map(Into::into).into();
+    let cluster = Cluster::start(Shape { flavour: flavour(), args, ..Shape::default() });
+    let proxy = Proxy::start(&cluster);
+    let [key, ..] = keys_on_each(&cluster, "a10");
+    let mut busy = proxy.client();
+    busy.send(&request(&["EVAL", "while true do end", "1", &key]));
+    std::thread::sleep(crate::support::millis(300));
+    let mut client = proxy.client();
+    for _ in 0..3 {
+        let lines = [format!("EVALSHA {} 1 {key}", "0".repeat(40)), format!("GET {key}")];
+        let mut replies = client.pipeline(&[&lines[0][..], &lines[0], &lines[1]]);
+        replies.push(client.run("FUNCTION FLUSH"));
+        for reply in replies {
+            assert!(reply.text().starts_with("-BUSY "), "{}", reply.text());
+        }
+    }
+    assert_eq!(client.run("SCRIPT KILL").text(), "OK");
+    assert!(busy.read().text().contains("Script killed by user"));
+    assert_eq!(client.call(&["EVAL", "return 7", "1", &key]).text(), "7");
+    assert!(client.run("INFO ringway").string().contains("fence_breaches:0\r\n"));
+}
+
+/// EVAL leaves a script at one node. It can be called by name with keys of any, so it exists.
+#[test]
+fn a10_script_that_one_node_has_and_we_keep_exists() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let mut client = proxy.client();
+    let [one, two, three] = ["return 71", "return 72", "return ("]
+        .map(|body| sha1_smol::Sha1::from(body).digest().to_string());
+    for round in 0..20 {
+        assert_eq!(client.call(&["EVAL", "return 71", "0"]).text(), "71");
+        assert!(client.call(&["EVAL", "return (", "0"]).is_error());
+        let found = client.run(&format!("SCRIPT EXISTS {one} {two} {three}")).text();
+        assert_eq!(found, "[1, 0, 0]", "round {round}");
+        for key in keys_on_each(&cluster, "a10-exists") {
+            assert_eq!(client.call(&["EVALSHA", &one[..], "1", &key]).text(), "71");
+        }
+        // What the other reactors are told of this does not come back to forget the next round's.
+        assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
+    }
+}

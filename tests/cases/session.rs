@@ -5,6 +5,7 @@
 
 use crate::bench::{answers, check_shared, shared};
 use crate::support::client::{Client, Got, check, request};
+use crate::support::proxy::Proxy;
 use crate::support::reply::Reply;
 use crate::support::{millis, seconds};
 
@@ -58,6 +59,25 @@ fn a2_hello_inside_one_write_changes_only_what_follows() {
     assert_eq!(texts[3], "[null]");
     assert_eq!(texts[5], "nil");
     assert_eq!(texts[6], "RESET");
+}
+
+#[test]
+fn a3_client_list_has_the_eldest_first_and_counts_the_request_itself() {
+    let proxy = Proxy::start(&shared().cluster);
+    let mut clients: Vec<Client> = (0..4).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        client.run("PING");
+    }
+    drop(clients.remove(1));
+    let mut client = proxy.client();
+    let text = client.run("CLIENT LIST").string();
+    let ids: Vec<u64> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok())
+        .collect();
+    assert!(ids.len() >= 4 && ids.is_sorted(), "{text}");
+    let own = text.lines().last().unwrap_or_default();
+    assert!(own.contains(" qbuf=26 ") && own.contains(" cmd=client|list "), "{own}");
 }
 
 #[test]

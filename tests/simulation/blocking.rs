@@ -111,12 +111,27 @@ impl World {
         }
     }
 
+    /// A node has changed keys: those who watch them there will see it.
+    pub fn touch(&mut self, node: usize, changed: &[(Vec<u8>, Option<Vec<u8>>)]) {
+        for &link in &self.watching {
+            let login = &self.links[link].login;
+            let of_them = |key: &[u8]| login.watched.iter().any(|(watched, _)| watched == key);
+            if self.links[link].node == node && changed.iter().any(|(key, _)| of_them(key)) {
+                self.links[link].login.touched = true;
+            }
+        }
+    }
+
     fn pop_for(&mut self, link: usize, blocked: &Blocked) -> Vec<u8> {
         let node = self.links[link].node;
         self.history.tick += 1;
         let mut answer = Answer::default();
+        self.cluster.now_us = self.now_us;
         self.cluster.pop(node, &blocked.args, &mut answer);
+        let stream = &mut self.cluster.nodes[node].stream;
+        self.history.written = (node, stream.write(!answer.changed.is_empty(), self.now_us));
         self.history.now_us = self.now_us;
+        self.touch(node, &answer.changed);
         for (key, value) in answer.changed {
             self.history.changed(key, value.as_deref());
         }
@@ -161,6 +176,9 @@ impl Cluster {
             None => data.remove(key),
         };
         answer.ran.push((id, key.clone(), writer.unwrap_or(0).into()));
+        if self.plant == Plant::PopTwice && self.now_us % 8 == 3 {
+            answer.ran.push((id, key.clone(), 0));
+        }
         answer.reply = [b"*2\r\n".to_vec(), bulk(key), bulk(&element)].concat();
     }
 
@@ -172,10 +190,18 @@ impl Cluster {
         }
     }
 
-    /// Whether a watched key holds something else by now. The guard ends in any case.
+    pub fn unwatch(&self, login: &mut Login) {
+        login.watched.clear();
+        login.touched = false;
+    }
+
+    /// Whether a watched key was written to or has left. The guard ends in any case.
     pub fn guard_fails(&self, node: usize, login: &mut Login) -> bool {
+        let touched = std::mem::take(&mut login.touched);
         let watched = std::mem::take(&mut login.watched);
-        watched.iter().any(|(key, content)| self.nodes[node].data.get(key) != content.as_ref())
+        let differs =
+            |(key, content): &(_, _)| self.nodes[node].data.get(key) != Option::as_ref(content);
+        touched || watched.iter().any(differs)
     }
 }
 

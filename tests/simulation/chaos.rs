@@ -27,6 +27,7 @@ pub enum Chaos {
     Down,
     Move,
     Forget,
+    FlushScripts,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -52,6 +53,7 @@ impl World {
             Chaos::Down => parameters.down_ms,
             Chaos::Move => parameters.moves_ms,
             Chaos::Forget => parameters.forget_ms,
+            Chaos::FlushScripts => parameters.script_flush_ms,
             Chaos::Step(_) | Chaos::Gossip(_) | Chaos::Restart(..) | Chaos::TakeOver(_) => 0,
         }
     }
@@ -68,6 +70,7 @@ impl World {
             Chaos::Down,
             Chaos::Move,
             Chaos::Forget,
+            Chaos::FlushScripts,
         ];
         kinds.into_iter().for_each(|chaos| self.strike_again(chaos));
     }
@@ -126,6 +129,10 @@ impl World {
                 self.crash(node, chaos == Chaos::Move);
             }
             Chaos::Forget => self.forget(),
+            Chaos::FlushScripts => {
+                let node = self.some_node();
+                self.lose_scripts(node);
+            }
             Chaos::Restart(node, moves) => self.restart(node, moves),
             Chaos::TakeOver(node) => self.take_over(node),
             Chaos::FailOver => {
@@ -294,9 +301,11 @@ impl World {
         let this = &mut self.cluster.nodes[node];
         this.alive = true;
         this.process += 1000;
+        this.stream.begin(self.now_us);
         if self.parameters.loading_ms > 0 {
             this.loading_until = self.now_us + self.random.below(500_000);
         }
+        self.lose_scripts(node);
         self.gossip(node);
         self.gossip_soon();
     }
@@ -322,6 +331,8 @@ impl World {
         truth.members[heir].primary = None;
         truth.members[heir].epoch = epoch;
         truth.members[old].primary = Some(heir);
+        self.cluster.nodes[heir].stream.begin(self.now_us);
+        let truth = &mut self.cluster.truth;
         for owner in truth.owner.iter_mut().filter(|owner| **owner == old as u8) {
             *owner = heir as u8;
         }

@@ -12,9 +12,10 @@ use ringway::resp::value::Value;
 
 use crate::history::{History, Kind, Outcome, Violation};
 use crate::item;
+use crate::scripts;
 use crate::workload::SCRIPTS;
 
-type Verdict = Result<Outcome, Violation>;
+pub type Verdict = Result<Outcome, Violation>;
 
 /// What the checker must know of the run.
 pub struct Circumstances {
@@ -88,9 +89,14 @@ impl History {
         {
             return foreign();
         }
-        if matches!(request.kind, Kind::Eval(_) | Kind::Learned) {
+        if let Kind::EvalSha(_) = request.kind
+            && text.starts_with("NOSCRIPT")
+        {
+            return self.judge_unknown_script(id);
+        }
+        if matches!(request.kind, Kind::Eval(_) | Kind::EvalSha(_) | Kind::Learned) {
             let script = match request.kind {
-                Kind::Eval(script) => SCRIPTS[usize::from(script)],
+                Kind::Eval(script) | Kind::EvalSha(script) => SCRIPTS[usize::from(script)],
                 _ => "append",
             };
             return self.judge_script_error(id, script, &text, around);
@@ -106,7 +112,8 @@ impl History {
     /// What an error says of whether the request ran; `None`: it may not be said.
     fn outcome_of(&self, id: u32, text: &str) -> Option<Outcome> {
         let request = &self.requests[id as usize];
-        let everywhere = matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad);
+        let everywhere =
+            matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad | Kind::Wait);
         let whole = matches!(request.kind, Kind::Exec | Kind::BlPop | Kind::Watch);
         let in_parts = (request.keys.len() > 1 && !whole) || everywhere;
         let at_nodes = !request.keys.is_empty() || everywhere || request.kind == Kind::Exec;
@@ -178,8 +185,14 @@ impl History {
     /// In a calm run nothing fails but for a good reason.
     fn needless(&self, id: u32, text: &str, around: &Circumstances) -> Result<(), Violation> {
         let request = &self.requests[id as usize];
-        let fenced = matches!(request.kind, Kind::Eval(_) | Kind::Learned | Kind::ScriptLoad);
+        let fenced = matches!(
+            request.kind,
+            Kind::Eval(_) | Kind::EvalSha(_) | Kind::Learned | Kind::ScriptLoad
+        );
+        // One that has a script in it goes through the fence, too.
+        let behind_own = request.kind == Kind::Exec && around.hostile;
         if !around.calm
+            || behind_own
             || (fenced && (around.hostile || text.starts_with("READONLY")))
             || (text.starts_with("CLUSTERDOWN") && !around.mapped)
             // Some of its keys have moved and some have not: no node can run it.
@@ -194,9 +207,8 @@ impl History {
         // Without a key of its own it may have been led by any slot.
         let moves = moves
             .unwrap_or_else(|| self.moves.iter().rev().take_while(|of| of.1 >= earlier).count());
-        if (text.starts_with("ERR too many redirects") || text.starts_with("TRYAGAIN"))
-            && moves >= 2
-        {
+        let gave_up = ["ERR too many redirects", "TRYAGAIN", "READONLY"];
+        if gave_up.iter().any(|start| text.starts_with(start)) && moves >= 2 {
             return Ok(());
         }
         Err(self.violation(id, "needless error", &format!("{text:?} in a calm run")))
@@ -235,7 +247,8 @@ impl History {
                 let real = request.keys.iter().filter(|key| item::mark(key).is_none()).count();
                 number.is_some_and(|count| (0..=real as i64).contains(&count))
             }
-            Kind::ScriptLoad => value.as_str() == Some(&format!("sha{id}")),
+            Kind::ScriptLoad => value.as_str() == Some(&scripts::name(&scripts::body(id))),
+            Kind::Wait => number.is_some_and(|count| count >= 0),
             Kind::Queued => raw == b"+QUEUED\r\n" || raw == b"+OK\r\n",
             Kind::Watch => raw == b"+OK\r\n",
             Kind::BlPop => self.is_right_pop(id, value)?,
@@ -250,7 +263,7 @@ impl History {
             Kind::ReplyOn | Kind::Auth => raw == b"+OK\r\n",
             Kind::Scan => value.as_array().is_some_and(|parts| parts.len() == 2),
             Kind::DbSize => number.is_some_and(|count| count >= 0),
-            Kind::Eval(script) => {
+            Kind::Eval(script) | Kind::EvalSha(script) => {
                 return self.judge_script(id, SCRIPTS[usize::from(script)], raw, value);
             }
             Kind::Ping | Kind::Echo => value.as_str() == Some(&format!("token{id}")),

@@ -50,6 +50,9 @@ pub enum Kind {
     Early,
     /// By index in `workload::SCRIPTS`.
     Eval(u8),
+    /// The same by the script's name.
+    EvalSha(u8),
+    Wait,
     Ping,
     Echo,
     Hello(u8),
@@ -97,6 +100,8 @@ pub struct Run {
     pub tick: u64,
     pub us: u64,
     pub result: i64,
+    /// The node, and how far it had written then.
+    pub written: (usize, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -175,6 +180,12 @@ pub struct History {
     /// When nodes ran WATCH, last.
     pub watches: BTreeMap<u32, u64>,
     pub now_us: u64,
+    /// The node that runs something now, and how far it has written.
+    pub written: (usize, u64),
+    /// EVALSHA of scripts that the proxy must know.
+    pub known_scripts: BTreeSet<u32>,
+    /// When a node lost its scripts.
+    pub forgotten_us: Vec<u64>,
     /// Since when those had been blocked for whom something was popped at last.
     pub woken: BTreeMap<u32, u64>,
     /// How long after a client left something may still be popped for it.
@@ -199,6 +210,10 @@ pub struct History {
     pub inversions_allowed: u64,
     /// SCANs that came to their end.
     pub walks: u64,
+    /// Scripts that were run by name, nodes that had not got them, WAITs that were held to account.
+    pub by_name: u64,
+    pub unknown: u64,
+    pub waits: u64,
 }
 
 impl History {
@@ -260,7 +275,8 @@ impl History {
         let before = request.runs.iter().filter(|run| run.key == key).count();
         let most = if request.writes() { 1 } else { 2 };
         let (outcome, kind) = (request.outcome, request.kind);
-        request.runs.push(Run { key: key.clone(), tick, us: self.now_us, result });
+        let (us, written) = (self.now_us, self.written);
+        request.runs.push(Run { key: key.clone(), tick, us, result, written });
         if before >= most {
             let text = format!("request {id} {kind:?} ran {} times", before + 1);
             return self.violate("at most once", text);

@@ -41,7 +41,7 @@ pub fn request_of(name: &[u8], args: &[Vec<u8>]) -> Option<u32> {
         b"MGET" | b"DEL" | b"EXISTS" | b"BLPOP" | b"WATCH" => {
             args[1..].iter().find_map(|key| mark(key))
         }
-        b"EVAL" => mark(args.get(4)?),
+        b"EVAL" | b"EVALSHA" => mark(args.get(4)?),
         _ => None,
     }
 }

@@ -2,8 +2,10 @@
 //! cluster, with faults; everything is drawn from one seed.
 //!
 //! `RINGWAY_SIMULATION_SEEDS` runs so many seeds from `RINGWAY_SIMULATION_FIRST` on (default 200 from
-//! 1; with `RINGWAY_SIMULATION_GO_ON` past failures, a line for each); `RINGWAY_SIMULATION_SEED=n … -- --nocapture` replays one with its events. Not here: sockets
-//! and threads; real processes are tested elsewhere.
+//! 1), on `RINGWAY_SIMULATION_THREADS` threads (default: as many as there are CPUs); with
+//! `RINGWAY_SIMULATION_GO_ON` past failures, a line for each. `RINGWAY_SIMULATION_SEED=n … -- seeds
+//! --nocapture` replays one with its events. Not here: sockets and threads of the proxy; real
+//! processes are tested elsewhere.
 
 mod blocking;
 mod chaos;
@@ -16,8 +18,10 @@ mod nodes;
 mod parameters;
 mod plant;
 mod random;
+mod replication;
 #[cfg(test)]
 mod scenarios;
+mod scripts;
 mod serve;
 mod topology;
 mod transactions;
@@ -26,6 +30,8 @@ mod workload;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use history::Violation;
 use parameters::Parameters;
@@ -48,6 +54,28 @@ struct Report {
     walks: u64,
     heard: u64,
     judged: u64,
+    by_name: u64,
+    unknown: u64,
+    waits: u64,
+}
+
+impl Report {
+    fn add(&mut self, other: &Report) {
+        self.virtual_ms += other.virtual_ms;
+        self.events += other.events;
+        self.turns += other.turns;
+        self.answered += other.answered;
+        self.errors += other.errors;
+        self.runs += other.runs;
+        self.refusals += other.refusals;
+        self.inversions += other.inversions;
+        self.walks += other.walks;
+        self.heard += other.heard;
+        self.judged += other.judged;
+        self.by_name += other.by_name;
+        self.unknown += other.unknown;
+        self.waits += other.waits;
+    }
 }
 
 fn run(world: &mut World) -> Result<Report, Violation> {
@@ -81,6 +109,9 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         walks: world.history.walks,
         heard: world.messages.heard,
         judged: world.messages.judged,
+        by_name: world.history.by_name,
+        unknown: world.history.unknown,
+        waits: world.history.waits,
     })
 }
 
@@ -98,7 +129,9 @@ fn heal_and_answer(world: &mut World, parameters: &Parameters) -> Result<(), Vio
     for client in &mut world.clients {
         client.ask_no_more();
     }
-    let until = world.now_us + parameters.patience_ms() * 1_000;
+    let blocked_us = (0..world.clients.len()).map(|client| world.blocks_for_us(client)).max();
+    let patience_us = parameters.patience_ms() * 1_000 + blocked_us.unwrap_or(0);
+    let until = world.now_us + patience_us;
     let done = world.run_until(until, |world| !world.clients.iter().any(|client| client.waits()));
     take_violation(world)?;
     if !done {
@@ -190,74 +223,102 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a seed; on a violation once more with its events, and shows the last of them. All are
-/// written to the file that `RINGWAY_SIMULATION_TRACE` names.
-fn check_seed(seed: u64) -> Report {
-    let file = std::env::var_os("RINGWAY_SIMULATION_TRACE");
-    let (result, _) = run_seed(seed, Plant::Nothing, false);
-    if result.is_ok() && file.is_none() {
-        return result.unwrap_or_default();
-    }
+/// Runs `what` for each number below `count`, on all CPUs.
+fn on_all_cpus<T: Send>(count: u64, what: impl Fn(u64) -> T + Sync) -> Vec<T> {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64);
+    let threads = number("RINGWAY_SIMULATION_THREADS").unwrap_or(cpus);
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mine = std::iter::repeat_with(|| next.fetch_add(1, Relaxed));
+        mine.take_while(|&n| n < count).map(&what).collect::<Vec<T>>()
+    };
+    std::thread::scope(|scope| {
+        let hands: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        hands.into_iter().flat_map(|hand| hand.join().expect("no panic leaves a run")).collect()
+    })
+}
+
+/// Shows a seed with its last events, and fails if it does. All its events are written to the file
+/// that `RINGWAY_SIMULATION_TRACE` names.
+fn show_seed(seed: u64) {
     let (result, trace) = run_seed(seed, Plant::Nothing, true);
-    if let Some(file) = file {
+    if let Some(file) = std::env::var_os("RINGWAY_SIMULATION_TRACE") {
         std::fs::write(file, trace.join("\n") + "\n").expect("a file to write");
     }
-    let violation = match result {
-        Ok(report) => return report,
-        Err(violation) => violation,
-    };
-    let last = trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n");
-    panic!(
-        "\n{:#?}\n{last}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test --test \
-         simulation -- --nocapture seeds",
-        Parameters::draw(seed),
-        violation.checker,
-        violation.text
-    );
+    println!("{:#?}", Parameters::draw(seed));
+    match result {
+        Ok(report) => println!("seed {seed}: {report:?}"),
+        Err(violation) => panic!(
+            "\n{}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test \
+             --profile simulation --test simulation -- --nocapture seeds_pass",
+            trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n"),
+            violation.checker,
+            violation.text
+        ),
+    }
 }
 
 /// Events that are shown when a seed fails.
 const TRACE_SHOWN: usize = 60;
 
-#[test]
-fn seeds_pass() {
-    if let Some(seed) = number("RINGWAY_SIMULATION_SEED") {
-        let report = check_seed(seed);
-        println!("seed {seed}: {report:?}\n{:#?}", Parameters::draw(seed));
-        return;
-    }
+/// The seeds of this run: the first, and how many.
+fn range() -> (u64, u64) {
     let first = number("RINGWAY_SIMULATION_FIRST").unwrap_or(1);
-    let count = number("RINGWAY_SIMULATION_SEEDS").unwrap_or(200);
-    let go_on = std::env::var_os("RINGWAY_SIMULATION_GO_ON").is_some();
-    let mut sum = Report::default();
-    for seed in first..first + count {
-        if go_on && let (Err(violation), _) = run_seed(seed, Plant::Nothing, false) {
-            let text: String = violation.text.chars().take(300).collect();
-            println!("seed {seed}: {}: {text}", violation.checker);
-            continue;
-        }
-        let report = check_seed(seed);
-        sum.virtual_ms += report.virtual_ms;
-        sum.events += report.events;
-        sum.turns += report.turns;
-        sum.answered += report.answered;
-        sum.errors += report.errors;
-        sum.runs += report.runs;
-        sum.refusals += report.refusals;
-        sum.inversions += report.inversions;
-        sum.walks += report.walks;
-        sum.heard += report.heard;
-        sum.judged += report.judged;
-    }
-    println!("{count} seeds from {first}: {sum:?}");
+    (first, number("RINGWAY_SIMULATION_SEEDS").unwrap_or(200))
 }
 
 #[test]
-fn same_seed_same_events() {
-    for seed in 1..=10 {
-        let (first, second) = (check_seed(seed), check_seed(seed));
-        assert_eq!(first.hash, second.hash, "seed {seed}");
+fn seeds_pass() {
+    if let Some(seed) = number("RINGWAY_SIMULATION_SEED") {
+        return show_seed(seed);
     }
+    let (first, count) = range();
+    let go_on = std::env::var_os("RINGWAY_SIMULATION_GO_ON").is_some();
+    let failed = AtomicU64::new(u64::MAX);
+    let sum = Mutex::new((0, Report::default()));
+    on_all_cpus(count, |n| {
+        let seed = first + n;
+        if !go_on && failed.load(Relaxed) < seed {
+            return;
+        }
+        match run_seed(seed, Plant::Nothing, false).0 {
+            Ok(report) => {
+                let mut sum = sum.lock().expect("no panic holds it");
+                sum.0 += 1;
+                sum.1.add(&report);
+            }
+            Err(violation) => {
+                failed.fetch_min(seed, Relaxed);
+                let text: String = violation.text.chars().take(300).collect();
+                println!("seed {seed}: {}: {text}", violation.checker);
+            }
+        }
+    });
+    let (passed, sum) = sum.into_inner().expect("no panic holds it");
+    println!("{passed} of {count} seeds from {first} pass: {sum:?}");
+    let failed = failed.into_inner();
+    if failed != u64::MAX {
+        show_seed(failed);
+        panic!("seed {failed} failed, and passes now");
+    }
+}
+
+/// So many seeds of the range are run twice.
+const TWICE: u64 = 200;
+
+#[test]
+fn same_seed_same_events() {
+    let (first, count) = range();
+    let differ = on_all_cpus(TWICE, |n| {
+        let seed = first + n * count.div_ceil(TWICE);
+        let end = || match run_seed(seed, Plant::Nothing, false).0 {
+            Ok(report) => (report.hash, String::new()),
+            Err(violation) => (0, violation.text),
+        };
+        (end() != end()).then_some(seed)
+    });
+    let differ: Vec<u64> = differ.into_iter().flatten().collect();
+    assert!(differ.is_empty(), "seeds that do not run twice alike: {differ:?}");
 }
 
 // --- tests of the tests -----------------------------------------------------------------------
@@ -266,7 +327,7 @@ fn same_seed_same_events() {
 /// wrong behind the fence the proxy itself notices, and then an error is needless.
 #[track_caller]
 fn check_found(plant: Plant, checkers: &[&str]) {
-    for seed in 1..=300 {
+    for seed in 1..=3_000 {
         if let (Err(violation), _) = run_seed(seed, plant, false) {
             println!("{plant:?}: seed {seed}, {}: {}", violation.checker, violation.text);
             if checkers.contains(&violation.checker) {
@@ -350,4 +411,64 @@ fn planted_loss_of_a_message_is_found() {
 #[test]
 fn planted_message_come_twice_is_found() {
     check_found(Plant::RepeatMessage, &["messages"]);
+}
+
+#[test]
+fn planted_transaction_in_pieces_is_found() {
+    check_found(Plant::TearExec, &["atomic"]);
+}
+
+#[test]
+fn planted_nil_of_a_transaction_that_ran_is_found() {
+    check_found(Plant::DenyExec, &["at most once"]);
+}
+
+#[test]
+fn planted_second_pop_is_found() {
+    check_found(Plant::PopTwice, &["at most once"]);
+}
+
+#[test]
+fn planted_key_left_out_of_a_walk_is_found() {
+    check_found(Plant::MissKeys, &["walk"]);
+}
+
+#[test]
+fn planted_replica_that_has_not_confirmed_is_found() {
+    check_found(Plant::BelieveWritten, &["wait"]);
+}
+
+#[test]
+fn planted_script_that_is_not_loaded_again_is_found() {
+    check_found(Plant::ForgetLoaded, &["noscript"]);
+}
+
+#[test]
+fn planted_repeat_of_a_script_that_ran_is_found() {
+    check_found(Plant::RunAndDeny, &["at most once"]);
+}
+
+#[test]
+fn planted_way_around_the_fence_is_found() {
+    check_found(Plant::PassSecond, &["fence"]);
+}
+
+#[test]
+fn planted_null_of_the_other_protocol_is_found() {
+    check_found(Plant::WrongNull, &["version"]);
+}
+
+#[test]
+fn planted_read_of_the_past_is_found() {
+    check_found(Plant::StaleRead, &["order"]);
+}
+
+#[test]
+fn planted_swap_of_values_is_found() {
+    check_found(Plant::SwapValues, &["ownership"]);
+}
+
+#[test]
+fn planted_close_of_an_innocent_client_is_found() {
+    check_found(Plant::CloseInnocent, &["close"]);
 }

@@ -464,8 +464,12 @@ impl World {
                 self.history.violate("messages", format!("client {client} waits: {ear:?}"));
             }
             let over = self.clients[client].is_over();
-            for subscription in &ear.subscriptions {
-                self.judge_subscription(client, &ear, subscription, over);
+            let mut times: BTreeMap<(&Topic, usize), u32> = BTreeMap::new();
+            for (topic, number, _) in &ear.heard {
+                *times.entry((topic, *number)).or_default() += 1;
+            }
+            for subscription in ear.subscriptions.iter().filter(|_| !over) {
+                self.judge_subscription(client, &times, subscription);
             }
             self.judge_order(client, &ear);
             self.clients[client].ear = Some(ear);
@@ -480,7 +484,12 @@ impl World {
         none(&self.messages.faults) && (!shard || none(&self.messages.shard_faults))
     }
 
-    fn judge_subscription(&mut self, client: usize, ear: &Ear, of: &Subscription, over: bool) {
+    fn judge_subscription(
+        &mut self,
+        client: usize,
+        heard: &BTreeMap<(&Topic, usize), u32>,
+        of: &Subscription,
+    ) {
         let (kind, name) = &of.topic;
         let stem = name.stem();
         for (number, message) in self.messages.published.iter().enumerate() {
@@ -494,12 +503,11 @@ impl World {
             let from = message.issued_us.saturating_sub(RECOVERY_US).max(of.asked_us);
             let to = ran_us + TRAVEL_US;
             let in_time = of.since_us < message.issued_us && to < of.until_us && to < self.now_us;
-            if !fits || !in_time || over || !self.is_calm(*kind == 2, from, to) {
+            if !fits || !in_time || !self.is_calm(*kind == 2, from, to) {
                 continue;
             }
             self.messages.judged += 1;
-            let times = ear.heard.iter().filter(|(topic, n, _)| *topic == of.topic && *n == number);
-            let times = times.count();
+            let times = heard.get(&(&of.topic, number)).copied().unwrap_or(0);
             if times != 1 {
                 let text = format!(
                     "client {client} heard message {number} {times} times: {message:?} on {of:?}; \

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use ringway::cluster::{Endpoint, Node as MapNode, Role, SLOTS, Topology, UNOWNED, slot_of};
 
 use crate::item;
+use crate::plant::Plant;
 
 pub const NOBODY: u8 = u8::MAX;
 
@@ -40,6 +41,9 @@ pub struct Node {
     pub view: View,
     pub migrating: BTreeMap<u16, usize>,
     pub importing: BTreeMap<u16, usize>,
+    /// Scripts by their names.
+    pub scripts: BTreeMap<String, Vec<u8>>,
+    pub stream: crate::replication::Stream,
     /// Times until which it is in a bad state, µs.
     pub loading_until: u64,
     pub down_until: u64,
@@ -56,6 +60,11 @@ pub struct Cluster {
     pub nat: bool,
     /// Its nodes' cursors name the slot (Redis 7.4, Valkey 8).
     pub slotted: bool,
+    /// How late replicas are.
+    pub lag_us: u64,
+    /// A mistake that nodes make now and then, as a wrong proxy would make it look.
+    pub plant: Plant,
+    pub now_us: u64,
 }
 
 /// State of one connection, as the node keeps it.
@@ -67,6 +76,8 @@ pub struct Login {
     pub queue: Option<crate::transactions::Queue>,
     /// Keys and what they held.
     pub watched: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// One of them has been written to, whatever it holds now.
+    pub touched: bool,
 }
 
 /// What came of one command.
@@ -126,12 +137,28 @@ impl Cluster {
                 view: truth.clone(),
                 migrating: BTreeMap::new(),
                 importing: BTreeMap::new(),
+                scripts: BTreeMap::new(),
+                stream: crate::replication::Stream::default(),
                 loading_until: 0,
                 down_until: 0,
                 stalled_until: 0,
             })
             .collect();
-        Cluster { nodes, truth, addresses, nat, slotted: false }
+        Cluster {
+            nodes,
+            truth,
+            addresses,
+            nat,
+            slotted: false,
+            lag_us: 0,
+            plant: Plant::Nothing,
+            now_us: 0,
+        }
+    }
+
+    /// Whether the planted mistake is made now.
+    pub fn errs(&self, plant: Plant) -> bool {
+        self.plant == plant && self.now_us % 8 == 3
     }
 
     pub fn by_address(&self, address: &SocketAddr) -> Option<usize> {
@@ -216,6 +243,7 @@ impl Cluster {
         mood: Mood,
         now_us: u64,
     ) -> Answer {
+        self.now_us = now_us;
         let name = args[0].to_ascii_uppercase();
         let asking = std::mem::take(&mut login.asking);
         let mut answer = Answer::default();
@@ -235,7 +263,7 @@ impl Cluster {
             return answer;
         }
         let keys = keys_of(&name, args);
-        answer.fenced = name == b"EVAL" || name.starts_with(b"MOD.");
+        answer.fenced = name.starts_with(b"EVAL") || name.starts_with(b"MOD.");
         let slot = keys.first().map(|key| slot_of(key));
         let id = item::request_of(&name, args);
         if let Some(line) = self.refusal(node, args, asking, mood, now_us) {
@@ -255,7 +283,7 @@ impl Cluster {
                 answer.reply = b"+OK\r\n".to_vec();
             }
             b"UNWATCH" => {
-                login.watched.clear();
+                self.unwatch(login);
                 answer.reply = b"+OK\r\n".to_vec();
             }
             _ => self.run(node, login, &name, args, &mut answer),
@@ -368,20 +396,25 @@ impl Cluster {
             answer.reply = reply;
             return;
         }
+        let resp3 = login.resp3 != self.errs(Plant::WrongNull);
+        let null: &[u8] = if resp3 { b"_\r\n" } else { b"$-1\r\n" };
+        let (stale, swapped) = (self.errs(Plant::StaleRead), self.errs(Plant::SwapValues));
         let data = &mut self.nodes[node].data;
-        let null: &[u8] = if login.resp3 { b"_\r\n" } else { b"$-1\r\n" };
         let value = |data: &BTreeMap<Vec<u8>, Vec<u8>>, key: &[u8]| match data.get(key) {
             Some(value) => bulk(value),
             None => null.to_vec(),
         };
         let id = item::request_of(name, args).unwrap_or(0);
         match name {
+            b"GET" if stale => answer.reply = null.to_vec(),
             b"GET" => answer.reply = value(data, &args[1]),
             b"MGET" => {
                 answer.reply = format!("*{}\r\n", args.len() - 1).into_bytes();
-                for key in &args[1..] {
-                    answer.reply.extend(value(data, key));
+                let mut values: Vec<_> = args[1..].iter().map(|key| value(data, key)).collect();
+                if swapped && values.len() > 1 {
+                    values.swap(0, 1);
                 }
+                answer.reply.extend(values.concat());
                 answer.note_marks(args);
             }
             b"SET" => {
@@ -418,11 +451,7 @@ impl Cluster {
             b"RPUSH" => push(data, args, id, answer),
             b"BLPOP" => self.pop(node, args, answer),
             b"DBSIZE" => answer.reply = format!(":{}\r\n", data.len()).into_bytes(),
-            b"SCRIPT" => {
-                let body = String::from_utf8_lossy(&args[2]).into_owned();
-                answer.reply = bulk(format!("sha{body}").as_bytes());
-            }
-            b"EVAL" => self.eval(node, args, id, null, answer),
+            b"SCRIPT" | b"EVAL" | b"EVALSHA" => self.run_script(node, name, args, null, answer),
             _ => {
                 let name = String::from_utf8_lossy(name);
                 answer.reply = format!("-ERR unknown command '{name}' at the node\r\n").into();
@@ -430,20 +459,30 @@ impl Cluster {
         }
     }
 
-    /// `EVAL script 1 key !id`: scripts by their names; some answer what they like.
-    fn eval(&mut self, node: usize, args: &[Vec<u8>], id: u32, null: &[u8], answer: &mut Answer) {
+    /// `EVAL script 1 key !id`: scripts by their first words; some answer what they like.
+    pub fn eval(
+        &mut self,
+        node: usize,
+        script: &[u8],
+        args: &[Vec<u8>],
+        null: &[u8],
+        answer: &mut Answer,
+    ) {
+        let id = item::request_of(b"EVAL", args).unwrap_or(0);
         let key = args[3].clone();
         let slot = slot_of(&key);
         let other = (node + 1) % self.nodes.len();
         let known = self.announced(self.truth.members[other].address);
+        let passes = self.plant == Plant::PassSecond;
         let data = &mut self.nodes[node].data;
         let unit = item::item(&key, id, 0);
-        let text = match args[1].as_slice() {
+        let text = match script.split(|&byte| byte == b' ').next().unwrap_or_default() {
             b"append" => return append(data, &key, &unit, id, answer),
             b"read" => {
                 answer.reply = data.get(&key).map_or(null.to_vec(), |value| bulk(value));
                 return;
             }
+            b"split" if passes => "$8\r\nINJECTED\r\n".to_string(),
             b"split" => "-ERR bad engine\r\n$8\r\nINJECTED\r\n".to_string(),
             b"three" => "+OK\r\n*1\r\n:666666\r\n$8\r\nINJECTED\r\n".to_string(),
             b"forge-unknown" => format!("-MOVED {slot} 66.6.6.6:6666\r\n"),
@@ -538,7 +577,7 @@ pub fn keys_of<'a>(name: &[u8], args: &'a [Vec<u8>]) -> Vec<&'a [u8]> {
         b"MGET" | b"DEL" | b"EXISTS" | b"WATCH" => rest.collect(),
         b"BLPOP" => rest.take(args.len() - 2).collect(),
         b"MSET" => rest.step_by(2).collect(),
-        b"EVAL" => rest.skip(2).take(1).collect(),
+        b"EVAL" | b"EVALSHA" => rest.skip(2).take(1).collect(),
         _ => Vec::new(),
     }
 }

@@ -47,6 +47,10 @@ pub struct Parameters {
     pub stall_ms: u64,
     pub crash_ms: u64,
     pub failover_ms: u64,
+    /// Nodes lose their scripts.
+    pub script_flush_ms: u64,
+    /// How late replicas are.
+    pub lag_us: u64,
     pub loading_ms: u64,
     pub down_ms: u64,
     pub moves_ms: u64,
@@ -121,6 +125,8 @@ impl Parameters {
         }
         drawn.draw_habits(r);
         drawn.draw_proxy(r);
+        drawn.script_flush_ms = mean_or_never(r, 400, 5..=500);
+        drawn.lag_us = r.skewed(300_000);
         drawn.ears = if r.chance(400) { 1 + r.skewed(5) } else { 0 };
         drawn
     }

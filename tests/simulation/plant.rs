@@ -42,6 +42,30 @@ pub enum Plant {
     DropMessage,
     /// A node sends a message twice.
     RepeatMessage,
+    /// The commands of a transaction run one by one: as if they had not gone from MULTI to EXEC.
+    TearExec,
+    /// EXEC has run, and nil is said.
+    DenyExec,
+    /// An element is popped, and one more for the same request.
+    PopTwice,
+    /// A walk leaves a key out.
+    MissKeys,
+    /// Replicas count that have not confirmed: as if WAIT did not look how far they have come.
+    BelieveWritten,
+    /// A script is not loaded before what failed for want of it is repeated.
+    ForgetLoaded,
+    /// What has run is taken for a script that was not there, and repeated.
+    RunAndDeny,
+    /// A script's second frame passes for its reply: as if there were no fence.
+    PassSecond,
+    /// Null of the other protocol: as if the wrong backend had been asked.
+    WrongNull,
+    /// A read sees the past: as if a replica had been asked.
+    StaleRead,
+    /// Two values of one MGET change places.
+    SwapValues,
+    /// A client is closed that did nothing wrong.
+    CloseInnocent,
 }
 
 impl World {
@@ -59,6 +83,10 @@ impl World {
 
     pub fn plant_lost_sent(&mut self) -> bool {
         self.plant == Plant::LoseSent && self.random.chance(20)
+    }
+
+    pub fn plant_close(&mut self) -> bool {
+        self.plant == Plant::CloseInnocent && self.random.chance(5)
     }
 
     pub fn plant_resend(&mut self, link: usize) {

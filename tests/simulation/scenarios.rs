@@ -289,6 +289,44 @@ fn plain_command_is_never_shown_a_redirect() {
 }
 
 #[test]
+fn transaction_with_a_script_is_never_shown_a_redirect_either() {
+    let mut rig = Rig::new(Settings { request_timeout_ms: 300, ..Settings::default() });
+    let client = rig.client();
+    let key = key("k", true);
+    let slot = slot_of(key.as_bytes());
+    rig.ask(client, "MULTI");
+    rig.ask(client, &format!("EVAL x 1 {key}"));
+    rig.told(Conn::Client(client));
+    rig.ask(client, "EXEC");
+    rig.let_in(true);
+    let fence = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    let moved = format!("-MOVED_{slot}_66.6.6.6:6");
+    rig.answer(fence, &format!("+OK {moved} -EXECABORT_x {nonce}"));
+    rig.pass(1_000);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-ERR redirect to a node that is not in the cluster"), "{told}");
+}
+
+#[test]
+fn transaction_with_a_script_is_asked_again_when_its_node_was_loading() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "MULTI");
+    rig.ask(client, &format!("EVAL x 1 {}", key("k", true)));
+    rig.told(Conn::Client(client));
+    rig.ask(client, "EXEC");
+    rig.let_in(true);
+    let fence = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    rig.answer(fence, &format!("+OK -LOADING_x -EXECABORT_x {nonce}"));
+    rig.pass(100);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    rig.answer(fence, &format!("+OK +QUEUED *1 :7 {nonce}"));
+    assert_eq!(rig.told(Conn::Client(client)), "*1 :7 ");
+}
+
+#[test]
 fn redirect_by_an_announced_name_is_followed_at_once_when_it_was_confirmed_before() {
     let mut rig = Rig::new(Settings::default());
     let client = rig.client();
@@ -334,6 +372,68 @@ fn script_refused_before_its_send_has_come_back_follows_the_redirect() {
 }
 
 #[test]
+fn refused_pop_is_not_lost_with_another_client_before_its_send_has_come_back() {
+    let mut rig = Rig::new(Settings::default());
+    let (first, second) = (rig.client(), rig.client());
+    let key = key("k", true);
+    rig.ask(first, &format!("BLPOP {key} 1"));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.answer(backend, "*-1 ");
+    assert_eq!(rig.told(Conn::Client(first)), "*-1 ");
+    rig.prompt = false;
+    rig.ask(first, &format!("BLPOP {key} 1"));
+    assert!(rig.told(Conn::Backend(backend)).contains("BLPOP"));
+    rig.answer(backend, "-READONLY_x ");
+    rig.ask(second, &format!("BLPOP {key} 1"));
+    rig.proxy.handle_end(Conn::Client(second), true, rig.now());
+    rig.settle();
+    assert_eq!(rig.told(Conn::Client(first)), "");
+    rig.prompt = true;
+    rig.pass(100);
+    assert!(rig.told(Conn::Backend(backend)).contains("BLPOP"), "it is asked again");
+}
+
+#[test]
+fn wait_that_lost_a_connection_asks_the_same_node_again_though_its_slot_has_moved() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "WAIT 1 1000");
+    rig.let_in(true);
+    rig.let_in(true);
+    let info = |rig: &mut Rig, backend: u32, far: u32, confirmed: u32| {
+        let replica = format!("slave0:ip=1.1.1.1,port=1,state=online,offset={confirmed},lag=0");
+        let reply = bulk(format!("{replica}\r\nmaster_repl_offset:{far}\r\n").as_bytes());
+        rig.proxy.handle_received(Conn::Backend(backend), &reply, rig.now());
+        rig.settle();
+    };
+    let (first, second) = (rig.backend_of(1), rig.backend_of(2));
+    assert!(rig.told(Conn::Backend(first)).ends_with("INFO $11 replication "));
+    info(&mut rig, first, 100, 1);
+    info(&mut rig, second, 10, 10);
+    rig.lose(first);
+    rig.proxy.handle_slot_moved(0, node(2), rig.now());
+    rig.pass(100);
+    rig.let_in(true);
+    let again = rig.backend_of(1);
+    assert!(rig.told(Conn::Backend(again)).ends_with("INFO $11 replication "));
+    info(&mut rig, again, 100, 100);
+    assert_eq!(rig.told(Conn::Client(client)), ":1 ");
+}
+
+#[test]
+fn wait_whose_node_cannot_be_asked_ends_in_its_time() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "WAIT 1 300");
+    for _ in 0..10 {
+        rig.let_in(false);
+        rig.pass(50);
+    }
+    assert_eq!(rig.told(Conn::Client(client)), ":0 ");
+}
+
+#[test]
 fn scripts_of_one_client_and_slot_keep_their_order_when_their_lane_is_lost() {
     let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
     let (client, other) = (rig.client(), rig.client());
@@ -358,6 +458,44 @@ fn scripts_of_one_client_and_slot_keep_their_order_when_their_lane_is_lost() {
     let place = |word: &str| told.find(word).unwrap_or_else(|| panic!("{word} in {told}"));
     assert!(place(" first ") < place(" second "), "{told}");
     assert!(told.contains(" between "), "{told}");
+}
+
+#[test]
+fn script_that_is_loaded_again_is_not_passed_by_the_next_one_that_is_sent_elsewhere() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let (client, other) = (rig.client(), rig.client());
+    let key = key("k", true);
+    rig.ask(client, &format!("EVAL x 1 {key}"));
+    rig.let_in(true);
+    let fence = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(fence)));
+    rig.answer(fence, &format!(":1 {nonce}"));
+    rig.sends_come_back();
+    rig.prompt = false;
+    let pair = [
+        words(&format!("EVALSHA {} 1 {key}", crate::scripts::name(b"x"))),
+        words(&format!("EVAL y 1 {key}")),
+    ];
+    rig.proxy.handle_received(Conn::Client(client), &pair.concat(), rig.now());
+    rig.settle();
+    let told = rig.told(Conn::Backend(fence));
+    let nonces: Vec<&str> = told.split(' ').filter(|word| word.len() == 32).collect();
+    // The lane is the other client's when their bytes have come back.
+    rig.ask(other, &format!("EVAL z 1 {key}"));
+    let (slot, missing) = (slot_of(key.as_bytes()), "-NOSCRIPT_No_matching_script.");
+    let moving = format!("-ASK_{slot}_10.0.0.2:7000");
+    rig.answer(fence, &format!("{missing} $32 {} {moving} $32 {} ", nonces[0], nonces[1]));
+    rig.prompt = true;
+    rig.settle();
+    assert!(rig.connecting.is_empty(), "the second goes nowhere before the first is answered");
+    for _ in 0..2 {
+        let told = rig.told(Conn::Backend(fence));
+        let loaded = if told.contains("EVALSHA") { "+sha " } else { "" };
+        rig.answer(fence, &format!("{loaded}:2 {}", Rig::nonce(&told)));
+    }
+    rig.let_in(true);
+    let target = rig.backend_of(2);
+    assert!(rig.told(Conn::Backend(target)).contains(" y "));
 }
 
 #[test]
@@ -524,6 +662,47 @@ fn error_that_greets_us_is_nobodys_reply() {
     rig.answer(backend, "-ERR_max_number_of_clients_reached ");
     assert!(rig.closed.contains(&Conn::Backend(backend)));
     assert_eq!(rig.told(Conn::Client(client)), "");
+}
+
+#[test]
+fn request_never_reaches_a_connection_that_is_not_in_its_database() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "SELECT 3");
+    rig.let_in(true);
+    for number in [1, 2] {
+        let private = rig.backend_of(number);
+        assert!(rig.told(Conn::Backend(private)).contains("SELECT $1 3"));
+        rig.answer(private, "+OK ");
+        assert!(rig.closed.contains(&Conn::Backend(private)), "nobody else gets it");
+    }
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+    let key = key("k", true);
+    rig.ask(client, &format!("GET {key}"));
+    // The node loads its data: it lets us in, but has not selected anything.
+    for (said, ready) in [("-LOADING_x ", false), ("-ERR_DB_index ", false), ("+OK ", true)] {
+        rig.pass(400);
+        let (backend, _) = rig.connecting.pop().expect("a new connection");
+        let now = rig.now();
+        rig.proxy.handle_connected(backend, true, now);
+        rig.settle();
+        assert!(rig.told(Conn::Backend(backend)).ends_with("SELECT $1 3 "));
+        rig.answer(backend, &format!("+PONG {said}"));
+        let told = rig.told(Conn::Backend(backend));
+        assert_eq!(told.contains("GET"), ready, "after {said}: {told}");
+        if ready {
+            rig.answer(backend, "$1 v ");
+        }
+    }
+    assert_eq!(rig.told(Conn::Client(client)), "$1 v ");
+    // Back in the first database, on the connection that all share.
+    rig.ask(client, "SELECT 0");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+    rig.ask(client, &format!("GET {key}"));
+    let sent: Vec<Conn> =
+        rig.sent.iter().filter(|(_, text)| text.contains("GET")).map(|(conn, _)| *conn).collect();
+    assert_eq!(sent.len(), 1);
+    assert!(rig.connecting.is_empty());
 }
 
 /// A light client, and one with 100 kB of an unfinished request.

@@ -11,6 +11,7 @@ use ringway::proxy::{Conn, Socket};
 use crate::network::Peer;
 use crate::nodes::{Answer, Login, Mood};
 use crate::plant::Plant;
+use crate::workload::encode_words;
 use crate::world::{Event, World};
 
 /// One connection, as a node has it.
@@ -35,6 +36,8 @@ pub struct Link {
     /// The last write that it was asked for, for `Plant::ResendLost`.
     pub last_write: Vec<Vec<u8>>,
     pub blocked: Option<crate::blocking::Blocked>,
+    /// When the WAIT that it is at will be over.
+    pub waits_until: Option<u64>,
     /// It has been asked to pop.
     pub pops: bool,
     /// The proxy has closed it.
@@ -88,6 +91,7 @@ impl World {
             refusals: VecDeque::new(),
             last_write: Vec::new(),
             blocked: None,
+            waits_until: None,
             pops: false,
             ended: false,
         });
@@ -170,7 +174,9 @@ impl World {
             return;
         }
         let stalled = self.cluster.nodes[this.node].stalled_until;
-        let at = (self.now_us + 1 + self.random.below(self.parameters.serve_us)).max(stalled);
+        let waits = this.waits_until.unwrap_or(0);
+        let at = self.now_us + 1 + self.random.below(self.parameters.serve_us);
+        let at = at.max(stalled).max(waits);
         self.at(at, Event::Serve { link });
     }
 
@@ -184,20 +190,37 @@ impl World {
         if self.cluster.nodes[node].stalled_until > self.now_us {
             return self.serve_soon(link);
         }
+        let mut replies: Vec<Vec<u8>> = Vec::new();
+        if let Some(until) = self.links[link].waits_until {
+            if until > self.now_us {
+                return self.serve_soon(link);
+            }
+            replies.push(self.end_wait(link));
+        }
         let most = 1 + self.random.skewed(63) as usize;
         let mut commands = self.take_commands(link, most);
         let more = commands.len() == most;
         let swapped = self.plant_swap(&mut commands);
-        let mut replies: Vec<Vec<u8>> = Vec::new();
-        for args in commands {
+        let before = replies.len();
+        let mut commands = commands.into_iter();
+        for args in commands.by_ref() {
             if self.links[link].blocked.is_some() {
                 self.history.violate("garbage", format!("behind what blocks came {args:?}"));
+            }
+            if args[0] == b"WAIT" {
+                self.begin_wait(link, &args);
+                break;
             }
             let reply = self.run(link, &args);
             replies.push(reply);
         }
+        // What is behind a WAIT is looked at later.
+        let rest: Vec<u8> = commands.flat_map(|args| encode_words(&args)).collect();
+        self.links[link].input.splice(..0, rest);
         for at in swapped {
-            replies.swap(at, at + 1);
+            if before + at + 1 < replies.len() {
+                replies.swap(before + at, before + at + 1);
+            }
         }
         self.plant_replies(&mut replies);
         let mut output: Vec<u8> = replies.concat();
@@ -208,7 +231,7 @@ impl World {
         if cut {
             output.truncate(self.random.index(output.len() + 1));
         }
-        if more {
+        if more || self.links[link].waits_until.is_some() {
             self.serve_soon(link);
         }
         let this = &mut self.links[link];
@@ -273,11 +296,13 @@ impl World {
             self.links[link].login.asking = false;
         }
         if self.plant == Plant::IgnoreWatch {
-            self.links[link].login.watched.clear();
+            self.cluster.unwatch(&mut self.links[link].login);
         }
         self.history.now_us = now_us;
         let login = &mut self.links[link].login;
         let mut answer = self.cluster.execute(node, login, args, mood, now_us);
+        let stream = &mut self.cluster.nodes[node].stream;
+        self.history.written = (node, stream.write(!answer.changed.is_empty(), now_us));
         let shown = || {
             let words: Vec<_> = args.iter().map(|word| text_of(word, 40)).collect();
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
@@ -293,14 +318,20 @@ impl World {
         if !answer.ran.is_empty() {
             self.links[link].last_write = args.to_vec();
         }
+        self.touch(node, &answer.changed);
         for (key, value) in std::mem::take(&mut answer.changed) {
             self.history.changed(key, value.as_deref());
         }
-        for (id, key, result) in std::mem::take(&mut answer.ran) {
+        if answer.reply.starts_with(b"-NOSCRIPT") {
+            self.history.unknown += 1;
+        }
+        for (place, (id, key, result)) in std::mem::take(&mut answer.ran).into_iter().enumerate() {
+            self.history.tick += u64::from(self.plant == Plant::TearExec && place > 0);
             self.history.ran(id, key, result, link);
         }
         if let Some(id) = answer.watched {
             self.history.watches.insert(id, self.history.tick);
+            self.watching.insert(link);
         }
         if answer.blocks {
             self.block(link, args);

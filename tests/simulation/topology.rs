@@ -39,6 +39,7 @@ pub struct TopologyThread {
     scheduled: bool,
     in_flight: bool,
     again: bool,
+    failed: bool,
     last_start_us: u64,
     patched_us: Option<u64>,
     slot_us: BTreeMap<u16, u64>,
@@ -140,9 +141,9 @@ impl World {
         // The seeds' names lead to whoever is a member now.
         let members = &self.cluster.truth.members;
         let all: Vec<usize> = (0..members.len()).filter(|&node| members[node].known).collect();
-        let by_seed = known.is_empty() || self.random.chance(200);
+        let by_seed = known.is_empty() || self.topology.failed || self.random.chance(200);
         let drawn = self.random.pick(if by_seed { &all } else { &known });
-        let preferred = self.topology.preferred.take();
+        let preferred = self.topology.preferred.take().filter(|_| !self.topology.failed);
         let node = preferred.and_then(|at| self.cluster.by_address(&at)).unwrap_or(drawn);
         let new = std::mem::take(&mut self.topology.unconfirmed);
         self.topology.confirming.extend(new);
@@ -158,6 +159,8 @@ impl World {
 
     fn judge(&mut self, node: usize, told: Option<Box<Topology>>) {
         self.topology.in_flight = false;
+        // Who asks in vain asks the seeds next.
+        self.topology.failed = told.is_none() && !self.topology.failed;
         let Some(told) = told else {
             self.tell(Update::Refreshed);
             return self.want_refresh();

@@ -10,6 +10,7 @@ use ringway::resp::value::Value;
 use crate::history::{History, Kind, Step};
 use crate::item::{self, item};
 use crate::nodes::{Answer, Cluster, Login, Mood, keys_of};
+use crate::plant::Plant;
 use crate::workload::encode_words;
 use crate::world::World;
 
@@ -175,7 +176,7 @@ impl Cluster {
         let keys: Vec<&[u8]> = both().flat_map(|(name, args)| keys_of(name, args)).collect();
         let id = both().find_map(|(name, args)| item::request_of(name, args));
         let writes = names.iter().find(|name| *name != b"GET").or(names.first());
-        answer.fenced = names.iter().any(|name| name == b"EVAL");
+        answer.fenced = names.iter().any(|name| name.starts_with(b"EVAL"));
         let refusal = if queue.failed {
             Some(b"-EXECABORT Transaction discarded because of previous errors.\r\n".to_vec())
         } else {
@@ -197,6 +198,9 @@ impl Cluster {
             reply.append(&mut answer.reply);
         }
         answer.reply = reply;
+        if self.errs(Plant::DenyExec) {
+            answer.reply = if login.resp3 { b"_\r\n".to_vec() } else { b"*-1\r\n".to_vec() };
+        }
         answer
     }
 }

@@ -11,6 +11,7 @@ use ringway::resp::value::Value;
 use crate::history::Violation;
 use crate::item;
 use crate::nodes::{Cluster, bulk};
+use crate::plant::Plant;
 use crate::world::World;
 
 /// One walk of a client.
@@ -120,20 +121,26 @@ impl World {
 }
 
 impl Cluster {
-    /// CLUSTER COUNTKEYSINSLOT, CLUSTER GETKEYSINSLOT, SCAN, INFO and TYPE of one node.
+    /// CLUSTER COUNTKEYSINSLOT, GETKEYSINSLOT and INFO, SCAN and INFO of one node.
     pub fn walked(&self, node: usize, args: &[Vec<u8>]) -> Option<Vec<u8>> {
         let data = &self.nodes[node].data;
         let number =
             |at: usize| -> Option<u64> { std::str::from_utf8(args.get(at)?).ok()?.parse().ok() };
         match args[0].to_ascii_uppercase().as_slice() {
+            b"CLUSTER" if args[1] == b"INFO" => {
+                let epoch = self.nodes[node].view.members[node].epoch;
+                Some(bulk(format!("cluster_my_epoch:{epoch}\r\n").as_bytes()))
+            }
             b"CLUSTER" => {
                 let slot = number(2)? as u16;
                 let of_slot = data.keys().filter(|key| slot_of(key) == slot);
                 if args[1] == b"COUNTKEYSINSLOT" {
                     return Some(format!(":{}\r\n", of_slot.count()).into_bytes());
                 }
-                Some(array(of_slot.take(number(3)? as usize)))
+                let missed = usize::from(self.errs(Plant::MissKeys));
+                Some(array(of_slot.skip(missed).take(number(3)? as usize)))
             }
+            b"INFO" if args[1] == b"replication" => Some(self.replication(node)),
             b"INFO" => {
                 let version = if self.slotted { "7.4.0" } else { "7.0.15" };
                 let process = self.nodes[node].process;

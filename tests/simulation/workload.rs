@@ -67,9 +67,9 @@ pub struct Client {
     /// Runs scripts that answer what they like.
     hostile: bool,
     half_closes: bool,
-    /// Waits until all it asked is answered, then leaves.
-    leaving: bool,
     pub walk: Option<Walk>,
+    /// Scripts that it has loaded or run: which one, and the name.
+    pub scripts: Vec<(u8, String)>,
     /// It listens or publishes, and does nothing else.
     pub ear: Option<Box<Ear>>,
 }
@@ -93,6 +93,12 @@ impl Client {
     /// Asked everything and has all answers.
     pub fn has_all(&self) -> bool {
         self.is_over() || (self.left == 0 && self.outstanding.is_empty())
+    }
+
+    /// Nor will it ever have: it stays and is silent.
+    fn has_nothing_to_do(&self) -> bool {
+        let asks = self.left > 0 || !self.outstanding.is_empty() || self.leaves;
+        !asks && !self.slow && self.ear.is_none()
     }
 
     pub fn ask_no_more(&mut self) {
@@ -141,20 +147,25 @@ impl World {
         let this = &self.clients[client];
         let open = !this.finished && !this.said_last;
         let room = self.parameters.pipeline.saturating_sub(this.outstanding.len() as u64);
-        if open && !this.leaving && this.left > 0 && room > 0 {
+        if open && this.left > 0 && room > 0 {
             self.ask_burst(client, room);
         }
         let this = &self.clients[client];
-        if this.left == 0 && this.outstanding.is_empty() && (this.leaving || this.leaves) {
+        if this.left == 0 && this.outstanding.is_empty() && this.leaves {
             return self.leave(client, false);
         }
         if self.is_fed_up(client) {
             let broken = self.random.chance(300);
             return self.leave(client, broken);
         }
-        if !self.clients[client].is_over() {
-            let idle = this_is_idle(&self.clients[client]);
-            let think = if idle { 50_000 } else { self.parameters.think_us + 500 };
+        let this = &self.clients[client];
+        if !this.is_over() && !this.has_nothing_to_do() {
+            let idle = this.left == 0 && !this.slow;
+            let think = match idle {
+                true if self.healed => 500_000,
+                true => 50_000,
+                false => self.parameters.think_us + 500,
+            };
             let at = self.now_us + 1 + self.random.below(think);
             self.at(at, Event::Client { client });
         }
@@ -230,6 +241,14 @@ impl World {
                 entry.broken = true;
             }
         }
+    }
+
+    /// What a client still waits for that blocks, one behind the other, takes so long at most.
+    pub fn blocks_for_us(&self, client: usize) -> u64 {
+        let kind = |&&id: &&u32| self.history.requests[id as usize].kind;
+        let outstanding = self.clients[client].outstanding.iter();
+        let blocks = outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait));
+        blocks.count() as u64 * 2_600_000
     }
 
     /// For a message: what a client waits for.
@@ -340,6 +359,8 @@ impl World {
             hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
         };
         self.history.judge(id, raw, value, &around);
+        self.check_wait(id, value);
+        self.note_script(client, id);
         if self.history.requests[id as usize].kind == Kind::Scan {
             self.walk_gets(client, value);
         }
@@ -424,7 +445,7 @@ impl World {
         if kind == Kind::Exec {
             return self.ask_transaction(client, bytes);
         }
-        if kind == Kind::BlPop && self.clients[client].half_closes {
+        if matches!(kind, Kind::BlPop | Kind::Wait) && self.clients[client].half_closes {
             // What blocks ends with the client's side.
             kind = Kind::Ping;
         }
@@ -432,6 +453,7 @@ impl World {
         if kind == Kind::Scan && walk.is_none() {
             kind = Kind::Ping;
         }
+        let kind = self.choose_script(client, kind);
         let id = self.open(client, kind);
         let encoded = match kind {
             Kind::Ping if self.random.chance(300) => format!("ping  token{id}\r\n").into_bytes(),
@@ -502,6 +524,8 @@ impl World {
             (Kind::Reset, if self.parameters.login { 0 } else { 1 }),
             (Kind::ReplyOn, 1),
             (Kind::Scan, 6),
+            (Kind::EvalSha(script % 3), 4),
+            (Kind::Wait, 2),
         ];
         if self.random.chance(3) {
             return last;
@@ -570,7 +594,9 @@ impl World {
             Kind::Scan => Vec::new(),
             Kind::Push | Kind::BlPop => self.list_words(client, id, kind, tag),
             Kind::DbSize => vec![word("DBSIZE")],
-            Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), id.to_string().into_bytes()],
+            Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), crate::scripts::body(id)],
+            Kind::EvalSha(_) => self.script_words(client, id, tag),
+            Kind::Wait => self.wait_words(id),
             Kind::Reset => vec![word("RESET")],
             Kind::ReplyOn => ["client", "reply", "on"].map(word).to_vec(),
             Kind::Auth => vec![word("AUTH"), crate::world::FRONT_PASSWORD.to_vec()],
@@ -671,10 +697,6 @@ impl World {
         self.history.set_keys(id, keys);
         words
     }
-}
-
-fn this_is_idle(client: &Client) -> bool {
-    client.left == 0 && !client.slow
 }
 
 pub fn encode_words(words: &[Vec<u8>]) -> Vec<u8> {

@@ -3,7 +3,8 @@
 //!
 //! Not here: what the parts of the model do (`network`, `serve`, `chaos`, `topology`, `workload`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -43,12 +44,46 @@ pub enum Event {
     Errand(Errand),
 }
 
+/// What happens at a time; at the same time, what was planned first.
+#[derive(Debug)]
+struct Due {
+    at_us: u64,
+    number: u64,
+    event: Event,
+}
+
+impl Due {
+    fn key(&self) -> (u64, u64) {
+        (self.at_us, self.number)
+    }
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
 pub struct World {
     pub parameters: Parameters,
     pub plant: Plant,
     pub random: Random,
     pub now_us: u64,
-    queue: BTreeMap<(u64, u64), Event>,
+    queue: BinaryHeap<Reverse<Due>>,
     queued: u64,
     pub proxy: Proxy,
     pub sockets: Vec<Entry>,
@@ -75,6 +110,8 @@ pub struct World {
     pub migrations: Migrations,
     /// Lists that somebody waited for and left.
     pub abandoned: Vec<Vec<u8>>,
+    /// Connections to nodes that have watched something.
+    pub watching: BTreeSet<usize>,
     /// The slots of all keys.
     pub slots: Vec<u16>,
     pub turns: u64,
@@ -112,6 +149,7 @@ impl World {
             parameters.nat,
         );
         cluster.slotted = parameters.slotted;
+        (cluster.lag_us, cluster.plant) = (parameters.lag_us, plant);
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         let mut history = History::new();
@@ -121,7 +159,7 @@ impl World {
             plant,
             random,
             now_us: 0,
-            queue: BTreeMap::new(),
+            queue: BinaryHeap::new(),
             queued: 0,
             proxy,
             sockets: Vec::new(),
@@ -143,6 +181,7 @@ impl World {
             settled_us: None,
             migrations: Migrations::new(),
             abandoned: Vec::new(),
+            watching: BTreeSet::new(),
             slots,
             turns: 0,
             events: 0,
@@ -159,7 +198,8 @@ impl World {
 
     pub fn at(&mut self, at_us: u64, event: Event) {
         self.queued += 1;
-        self.queue.insert((at_us.max(self.now_us), self.queued), event);
+        let at_us = at_us.max(self.now_us);
+        self.queue.push(Reverse(Due { at_us, number: self.queued, event }));
     }
 
     /// Notes what happens: into the hash, and as text where somebody wants to read it.
@@ -174,14 +214,13 @@ impl World {
     /// Runs until the time, or until `done` says so, or a checker has failed. False: time is up.
     pub fn run_until(&mut self, until_us: u64, mut done: impl FnMut(&mut World) -> bool) -> bool {
         while self.history.violation.is_none() {
-            let Some((&(at, _), _)) = self.queue.first_key_value() else { break };
-            if at > until_us {
+            if self.queue.peek().is_none_or(|next| next.0.at_us > until_us) {
                 break;
             }
-            let Some(((at, _), event)) = self.queue.pop_first() else { break };
-            self.now_us = at;
+            let Some(Reverse(due)) = self.queue.pop() else { break };
+            self.now_us = due.at_us;
             self.events += 1;
-            self.handle(event);
+            self.handle(due.event);
             if self.events % 64 == 0 && done(self) {
                 return true;
             }
@@ -250,7 +289,11 @@ impl World {
         let completions = self.take_inbox();
         let mut busy = !completions.is_empty();
         for completion in completions {
-            self.note(completion.mark(), || match &completion {
+            let mark = match &completion {
+                Completion::Received { bytes, .. } => completion.mark() ^ digest(bytes),
+                _ => completion.mark(),
+            };
+            self.note(mark, || match &completion {
                 Completion::Received { socket, bytes } => {
                     format!("received {socket:?} {:?}", shown(bytes))
                 }
@@ -365,8 +408,12 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
+            Action::Send { conn: Conn::Client(_), socket, .. } if self.plant_close() => {
+                self.count_close(socket);
+                self.close(socket);
+            }
             Action::Send { conn, socket, bytes } => {
-                self.note(bytes.len() as u64 | 1 << 40, || {
+                self.note(digest(&bytes) ^ 1 << 40, || {
                     format!("send {conn:?} {socket:?} {:?}", shown(&bytes))
                 });
                 self.send(socket, bytes);
@@ -391,6 +438,8 @@ impl World {
                 self.resume(socket);
             }
             Action::Note(_) => (),
+            // One reactor has nobody to ask.
+            Action::Ask { .. } | Action::Show { .. } => unreachable!("there are no peers"),
             Action::Report(report) => {
                 self.note(6 << 40, || format!("report {report:?}"));
                 self.hear_report(report);
@@ -447,6 +496,18 @@ impl World {
     }
 }
 
+/// Of bytes, quickly: for the hash of what happened.
+fn digest(bytes: &[u8]) -> u64 {
+    let mut digest = bytes.len() as u64;
+    for chunk in bytes.chunks(8) {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        digest = (digest ^ u64::from_le_bytes(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        digest ^= digest >> 32;
+    }
+    digest
+}
+
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(400)]).into_owned();
     text.replace("\r\n", "␍")
@@ -458,6 +519,9 @@ pub fn identity() -> Identity {
         run_id: [b'a'; 40],
         users: Vec::new(),
         ignore_select: false,
+        admin_user: None,
+        slowlog_log_slower_than: 10_000,
+        slowlog_max_len: 128,
         maxclients: 10_000,
         listen_port: 6379,
         announce: None,

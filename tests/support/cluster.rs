@@ -76,9 +76,27 @@ impl Node {
 
     /// Starts the process again after a kill, with the same port, folder and options.
     pub fn restart(&mut self) {
-        self.process.kill();
-        self.process = Process::start(&self.program, &self.args, &self.folder.join("log2"));
+        self.restart_with(&[]);
         self.wait_answering();
+    }
+
+    /// The same with more options, and without waiting for it to answer.
+    pub fn restart_with(&mut self, more: &[&str]) {
+        self.process.kill();
+        let args: Vec<&str> = self.args.iter().map(String::as_str).chain(more.to_vec()).collect();
+        self.process = Process::start(&self.program, &args, &self.folder.join("log2"));
+    }
+
+    /// Starts it again with the same data at another port.
+    pub fn restart_elsewhere(&mut self) {
+        let (old, port) = (self.port.to_string(), free_port());
+        for i in 1..self.args.len() {
+            if self.args[i - 1] == "--port" && self.args[i] == old {
+                self.args[i] = port.to_string();
+            }
+        }
+        self.port = port;
+        self.restart();
     }
 
     fn wait_answering(&self) {

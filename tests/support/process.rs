@@ -3,6 +3,7 @@
 //!
 //! Not here: what the process is (`cluster`, `proxy`).
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -16,6 +17,32 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Process {
     child: Child,
     name: String,
+}
+
+thread_local! {
+    static PREFIX: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Programs that `work` starts in this thread are run by `prefix` (`prlimit …`, `ip netns exec …`).
+pub fn with_prefix<T>(prefix: &[&str], work: impl FnOnce() -> T) -> T {
+    let prefix = prefix.iter().map(|word| (*word).to_owned()).collect();
+    let before = PREFIX.replace(prefix);
+    let done = work();
+    PREFIX.set(before);
+    done
+}
+
+/// Signals that end no program which does not ask for them.
+pub fn harmless_signals() -> [Signal; 7] {
+    [
+        Signal::PIPE,
+        Signal::CONT,
+        Signal::WINCH,
+        Signal::URG,
+        Signal::CHILD,
+        Signal::HUP,
+        Signal::CONT,
+    ]
 }
 
 type Order = (Command, Sender<std::io::Result<Child>>);
@@ -51,7 +78,13 @@ impl Process {
         log: &Path,
     ) -> Process {
         let out = File::create(log).expect("log file");
-        let mut command = Command::new("setpriv");
+        let prefix = PREFIX.with_borrow(Clone::clone);
+        let (first, more) = prefix.split_first().map_or(("setpriv", &[][..]), |(f, m)| (f, m));
+        let mut command = Command::new(first);
+        command.args(more);
+        if !prefix.is_empty() {
+            command.arg("setpriv");
+        }
         command.args(["--pdeathsig", "KILL", "--"]).arg(program);
         command.args(args.iter().map(AsRef::as_ref));
         // Our own `RINGWAY_…` variables are no options of the proxy.
@@ -103,6 +136,10 @@ impl Process {
             std::thread::sleep(Duration::from_millis(5));
         }
         None
+    }
+
+    pub fn send(&self, signal: Signal) {
+        self.signal(signal);
     }
 
     fn signal(&self, signal: Signal) {

@@ -360,7 +360,7 @@ fn side(text: &[u8]) -> Side {
 }
 
 /// A listener for both IP versions sees IPv4 clients as `::ffff:a.b.c.d`.
-pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+pub(in crate::proxy) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
@@ -438,9 +438,10 @@ pub fn client_line(session: &Session, facts: &ClientFacts, world: &World, out: &
     write_flags(session, facts, out);
     let _ = write!(
         out,
-        " db=0 sub={} psub={} ssub={} multi={multi} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
+        " db={} sub={} psub={} ssub={} multi={multi} qbuf={} qbuf-free=0 argv-mem=0 multi-mem=0 \
          rbs=0 rbp=0 obl={} oll={} omem={} tot-mem={} events={events} cmd={command} user={} \
          redir=-1 resp={resp} lib-name={} lib-ver={}",
+        session.database,
         facts.channels,
         facts.patterns,
         facts.shard_channels,
@@ -459,6 +460,7 @@ pub fn client_line(session: &Session, facts: &ClientFacts, world: &World, out: &
 /// The letters of networking.c `catClientInfoString`, in its order.
 fn write_flags(session: &Session, facts: &ClientFacts, out: &mut Vec<u8>) {
     let flags = [
+        (session.monitors, b'O'),
         (session.subscriptions > 0, b'P'),
         (facts.multi.is_some(), b'x'),
         (facts.blocked, b'b'),

@@ -100,6 +100,12 @@ pub fn wrongpass(out: &mut Vec<u8>) {
     fixed(out, "WRONGPASS invalid username-password pair or user is disabled.");
 }
 
+/// Only `admin_user` may. `command` as the server's errors have it: `proxy|node`.
+pub fn no_permission(out: &mut Vec<u8>, user: &str, command: &str) {
+    let (user, command) = (user.as_bytes(), command.as_bytes());
+    line(out, &[b"NOPERM User ", user, b" has no permissions to run the '", command, b"' command"]);
+}
+
 /// Said once to a client over the limit; then its connection is closed.
 pub fn maxclients(out: &mut Vec<u8>) {
     fixed(out, "ERR max number of clients reached");
@@ -140,6 +146,11 @@ pub fn no_node(out: &mut Vec<u8>) {
     fixed(out, "CLUSTERDOWN Hash slot not served");
 }
 
+/// PROXY NODE names what is no node of the map.
+pub fn unknown_node(out: &mut Vec<u8>) {
+    fixed(out, "ERR No such node, see PROXY NODES");
+}
+
 /// No map has been learnt yet.
 pub fn no_map(out: &mut Vec<u8>) {
     fixed(out, "CLUSTERDOWN The cluster is down");
@@ -169,6 +180,11 @@ pub fn connection_lost(out: &mut Vec<u8>) {
 /// The request was written and not answered in time.
 pub fn timeout(out: &mut Vec<u8>) {
     fixed(out, "ERR no reply from server in time, the command may have run");
+}
+
+/// Another reactor has not said its part in `limits::PEERS_MS_MAX`.
+pub fn peers_late(out: &mut Vec<u8>) {
+    fixed(out, "ERR a part of the proxy did not answer in time, the command may have run in part");
 }
 
 /// What a node answered could not be read as one reply, or does not fit what was asked.
@@ -231,6 +247,16 @@ pub fn transaction_too_long(out: &mut Vec<u8>) {
 /// CLIENT UNBLOCK … ERROR: what the blocked client is told.
 pub fn unblocked(out: &mut Vec<u8>) {
     fixed(out, "UNBLOCKED client unblocked via CLIENT UNBLOCK");
+}
+
+/// LATENCY GRAPH while nothing was slow.
+pub fn no_samples(out: &mut Vec<u8>) {
+    fixed(out, "ERR No samples available for event 'command'");
+}
+
+/// A client that watches others sent something else.
+pub fn monitors_only(out: &mut Vec<u8>) {
+    fixed(out, "ERR only PING / QUIT / RESET are allowed after MONITOR");
 }
 
 /// A RESP2 client that is subscribed sent something else. `name` as in the command table.

@@ -18,6 +18,11 @@ pub(super) fn answer(container: &str, out: &mut Vec<u8>) -> Answer {
     Answer::Replied
 }
 
+/// `PROXY HELP`: what only this proxy has.
+pub fn proxy_help(out: &mut Vec<u8>) {
+    answer("PROXY", out);
+}
+
 /// For a container that this proxy takes nothing of.
 const NOTHING: &[&str] = &["    None of them is available through this proxy."];
 
@@ -112,6 +117,17 @@ static TEXTS: &[(&str, &[&str])] = &[
     ("MEMORY", &["PURGE", "USAGE <key> [SAMPLES <count>]"]),
     ("MODULE", &["LIST"]),
     ("OBJECT", &["ENCODING <key>", "FREQ <key>", "IDLETIME <key>", "REFCOUNT <key>"]),
+    (
+        "PROXY",
+        &[
+            "NODE <id|host:port> <command> [<arg> ...]",
+            "    Run a command at one node, as it is. For `admin_user` only.",
+            "NODES",
+            "    List the nodes, their addresses and slots. For `admin_user` only.",
+            "PING",
+            "    Ask every primary; PONG if all answer.",
+        ],
+    ),
     (
         "PUBSUB",
         &[

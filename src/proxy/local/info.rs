@@ -1,7 +1,8 @@
 //! INFO: the proxy in the form that clients, exporters and people read of a server.
 //!
-//! Not here: INFO keyspace, alone, which is added up over the nodes (`proxy/keyspace`). What a
-//! proxy has none of is said as a server that stores nothing would say it.
+//! Not here: what the nodes know and are asked for when it is named (`proxy/node_info`; INFO nodes:
+//! `proxy/node_facts`); here only the titles of these sections stand. What a proxy has none of is
+//! said as a server that stores nothing would say it.
 
 use std::io::Write;
 
@@ -9,6 +10,7 @@ use super::World;
 use crate::cluster::SLOTS;
 use crate::command::Args;
 use crate::limits::DATABASES_ANNOUNCED;
+use crate::proxy::node_info;
 use crate::proxy::session::Session;
 use crate::resp::write;
 
@@ -42,6 +44,28 @@ static SECTIONS: &[Section] = &[
 
 /// Answers INFO: the sections named, each once; names nobody knows show nothing.
 pub(super) fn answer(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
+    write::verbatim(out, session.version, b"txt", &own_text(args, world));
+}
+
+/// Whether an INFO asks for sections that only the nodes know. Without names it does not: clients
+/// send it while they connect, and it must not hang on any node.
+pub fn needs_nodes(args: &Args) -> bool {
+    args.iter().skip(1).any(|word| {
+        let is = |name: &&str| word.eq_ignore_ascii_case(name.as_bytes());
+        EVERYTHING.iter().chain(&node_info::SECTIONS).any(is)
+    })
+}
+
+/// Whether it asks for all that there is.
+pub fn asks_for_everything(args: &Args) -> bool {
+    let is = |word: &[u8]| EVERYTHING.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+    args.iter().skip(1).any(is)
+}
+
+const EVERYTHING: [&str; 2] = ["all", "everything"];
+
+/// What the proxy says by itself.
+pub fn own_text(args: &Args, world: &World) -> Vec<u8> {
     let mut text = Vec::with_capacity(4096);
     for &(name, title, shown, body) in SECTIONS {
         if !wanted(args, name, shown) {
@@ -54,7 +78,7 @@ pub(super) fn answer(args: &Args, session: &Session, world: &World, out: &mut Ve
         let _ = write!(text, "# {title}\r\n");
         body(world, &mut text);
     }
-    write::verbatim(out, session.version, b"txt", &text);
+    text
 }
 
 fn wanted(args: &Args, name: &str, shown: Shown) -> bool {
@@ -142,7 +166,7 @@ fn memory(world: &World, out: &mut Vec<u8>) {
         "used_memory_lua_human": "0B",
         "used_memory_scripts": 0,
         "used_memory_scripts_human": "0B",
-        "number_of_cached_scripts": 0,
+        "number_of_cached_scripts": totals.scripts,
         "maxmemory": totals.memory_limit,
         "maxmemory_human": Human(totals.memory_limit),
         "maxmemory_policy": "noeviction",

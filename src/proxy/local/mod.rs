@@ -10,9 +10,9 @@ mod cluster;
 mod config;
 pub mod errors;
 mod genpass;
-mod glob;
+pub mod glob;
 mod help;
-mod info;
+pub mod info;
 mod login;
 mod own_logs;
 #[cfg(test)]
@@ -20,6 +20,8 @@ mod tests;
 
 pub use client::{ClientFacts, ClientFilter, client_line, write_client_list, write_killed};
 pub use glob::matches as glob_matches;
+pub use help::proxy_help;
+pub use own_logs::LogQuery;
 
 use crate::cluster::{Endpoint, Topology};
 use crate::command::{Args, Command, Flags};
@@ -48,6 +50,11 @@ pub struct Identity {
     pub users: Vec<User>,
     /// SELECT of any database is answered OK and changes nothing.
     pub ignore_select: bool,
+    /// The user that may address single nodes and watch all clients; None: nobody.
+    pub admin_user: Option<Box<str>>,
+    /// SLOWLOG: from how many microseconds on, and how many entries.
+    pub slowlog_log_slower_than: u64,
+    pub slowlog_max_len: u32,
     pub maxclients: u32,
     pub listen_port: u16,
     /// What the cluster face names as its one node; None: the address that the client used.
@@ -100,6 +107,8 @@ pub struct Totals {
     pub memory_peak: u64,
     pub memory_rss: u64,
     pub memory_system: u64,
+    /// Bodies of scripts that are kept.
+    pub scripts: u64,
     /// CPU time in µs.
     pub cpu_system_us: u64,
     pub cpu_user_us: u64,
@@ -128,6 +137,11 @@ pub struct Totals {
     pub latency_p50_us: u64,
     pub latency_p99_us: u64,
     pub latency_p999_us: u64,
+}
+
+/// Whether this is an INFO with sections that only the nodes know.
+pub fn info_needs_nodes(command: &Command, args: &Args) -> bool {
+    command.name == "INFO" && info::needs_nodes(args)
 }
 
 /// What an answer may depend on besides the request and its client.
@@ -160,6 +174,8 @@ pub enum Answer {
     /// If that client is blocked: end its wait as by time-out, or with `errors::unblocked`. Then
     /// reply `:1`, else `:0`. `out` is untouched.
     Unblock { id: u64, error: bool },
+    /// Ask the slow logs of all reactors. `out` is untouched.
+    SlowLog(LogQuery),
     /// Not answered here after all: forward to any primary. `out` is untouched.
     AnyNode,
     /// RESET: the session is back at the start and the reply is in `out`. The caller drops what
@@ -231,7 +247,7 @@ fn plain(
         "ECHO" => write::bulk(out, args.get(1).unwrap_or_default()),
         "HELLO" => login::hello(args, session, world, out),
         "AUTH" => login::auth(args, session, world, out),
-        "SELECT" => select(args, world, out),
+        "SELECT" => select(args, session, world, out),
         "INFO" => info::answer(args, session, world, out),
         "TIME" => time(world, out),
         "ROLE" => role(out),
@@ -245,7 +261,8 @@ fn plain(
         }
         // The client believes in a redirect, and we follow those ourselves.
         "ASKING" => write::simple(out, "OK"),
-        "MONITOR" => errors::not_yet(out, command.name),
+        // Begun by who holds the tables (`proxy/monitor`), and not inside MULTI.
+        "MONITOR" => errors::not_in_multi(out),
         "QUIT" => {
             write::simple(out, "OK");
             return Answer::Close;
@@ -261,8 +278,9 @@ fn plain(
     Answer::Replied
 }
 
-/// As a node in cluster mode, but numbers that no server takes are out of range first.
-fn select(args: &Args, world: &World, out: &mut Vec<u8>) {
+/// As a node in cluster mode, but numbers that no server takes are out of range first. Databases
+/// that nodes may have are entered elsewhere (`proxy/databases`); here nothing changes.
+fn select(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
     let Some(index) = read_integer(args.get(1).unwrap_or_default()) else {
         return errors::not_integer(out);
     };
@@ -273,7 +291,7 @@ fn select(args: &Args, world: &World, out: &mut Vec<u8>) {
     }
     let known = (0..i64::from(DATABASES_ANNOUNCED)).contains(&index);
     match index {
-        0 => write::simple(out, "OK"),
+        _ if index == i64::from(session.database) => write::simple(out, "OK"),
         1.. if world.identity.ignore_select => write::simple(out, "OK"),
         _ if known => errors::fixed(out, "ERR SELECT is not allowed in cluster mode"),
         _ => errors::fixed(out, "ERR DB index is out of range"),

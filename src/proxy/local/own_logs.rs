@@ -1,6 +1,8 @@
-//! SLOWLOG, COMMANDLOG, LATENCY, HOTKEYS: the proxy's own, and it keeps none yet.
+//! SLOWLOG, COMMANDLOG (of slow commands) and LATENCY (of the event `command`): the proxy's own.
+//! Of other events and of HOTKEYS it records none.
 //!
-//! Not here: the nodes' logs. One of them answering for the cluster would mislead.
+//! Not here: the log itself (`proxy/slowlog`); the nodes' logs. One of them answering for the
+//! cluster would mislead.
 
 use super::{Answer, errors};
 use crate::command::Args;
@@ -10,7 +12,27 @@ use crate::resp::write;
 
 const TYPES: [&str; 3] = ["slow", "large-request", "large-reply"];
 
-/// Answers `<container> <sub>` with an empty log.
+/// What is asked of the slow log.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LogQuery {
+    /// So many of the newest entries.
+    Get(usize),
+    Len,
+    Reset,
+    /// LATENCY: how long slow requests took.
+    Latest,
+    History,
+    Graph,
+    Forget,
+}
+
+/// The one event that LATENCY knows, named as the server's for slow commands.
+const EVENT: &[u8] = b"command";
+
+/// Entries that are shown when no number is given.
+const SHOWN_DEFAULT: usize = 10;
+
+/// Answers `<container> <sub>`.
 pub(super) fn answer(
     container: &str,
     sub: &str,
@@ -20,19 +42,33 @@ pub(super) fn answer(
 ) -> Answer {
     let version = session.version;
     match (container, sub) {
-        ("SLOWLOG", "GET") => entries(args.get(2), out),
-        ("COMMANDLOG", "GET") if known_type(args.get(3), out) => entries(args.get(2), out),
-        ("SLOWLOG", "LEN") => write::integer(out, 0),
-        ("COMMANDLOG", "LEN") if known_type(args.get(2), out) => write::integer(out, 0),
-        ("SLOWLOG", "RESET") => write::simple(out, "OK"),
-        ("COMMANDLOG", "RESET") if known_type(args.get(2), out) => write::simple(out, "OK"),
-        // `known_type` has answered.
-        ("COMMANDLOG", "GET" | "LEN" | "RESET") => {}
-        ("LATENCY", "LATEST" | "HISTORY") => write::array_header(out, 0),
+        ("SLOWLOG", "GET") => return entries(args.get(2), true, out),
+        ("SLOWLOG", "LEN") => return Answer::SlowLog(LogQuery::Len),
+        ("SLOWLOG", "RESET") => return Answer::SlowLog(LogQuery::Reset),
+        ("COMMANDLOG", "GET") => match type_of(args.get(3), out) {
+            Some(slow) => return entries(args.get(2), slow, out),
+            None => return Answer::Replied,
+        },
+        ("COMMANDLOG", sub @ ("LEN" | "RESET")) => match (type_of(args.get(2), out), sub) {
+            (None, _) => return Answer::Replied,
+            (Some(true), "LEN") => return Answer::SlowLog(LogQuery::Len),
+            (Some(true), _) => return Answer::SlowLog(LogQuery::Reset),
+            (Some(false), "LEN") => write::integer(out, 0),
+            (Some(false), _) => write::simple(out, "OK"),
+        },
+        ("LATENCY", "LATEST") => return Answer::SlowLog(LogQuery::Latest),
+        ("LATENCY", "HISTORY") if is_event(args) => return Answer::SlowLog(LogQuery::History),
+        ("LATENCY", "HISTORY") => write::array_header(out, 0),
+        ("LATENCY", "RESET") if args.len() == 2 || args.iter().skip(2).any(is_command) => {
+            return Answer::SlowLog(LogQuery::Forget);
+        }
         ("LATENCY", "RESET") => write::integer(out, 0),
+        ("LATENCY", "GRAPH") if is_event(args) => return Answer::SlowLog(LogQuery::Graph),
         ("LATENCY", "HISTOGRAM") => write::map_header(out, version, 0),
         ("LATENCY", "DOCTOR") => {
-            let text = b"This proxy records no latency events. Its times are in its metrics.\n";
+            let text =
+                b"This proxy records how long slow requests took (LATENCY HISTORY command); \
+                         which they were is in SLOWLOG.\n";
             write::verbatim(out, version, b"txt", text);
         }
         ("LATENCY", "GRAPH") => {
@@ -47,20 +83,39 @@ pub(super) fn answer(
     Answer::Replied
 }
 
-fn entries(count: Option<&[u8]>, out: &mut Vec<u8>) {
-    match count.map(read_integer) {
-        None | Some(Some(-1..)) => write::array_header(out, 0),
-        Some(_) => errors::fixed(out, "ERR count should be greater than or equal to -1"),
-    }
+fn is_event(args: &Args) -> bool {
+    args.get(2).is_some_and(is_command)
 }
 
-/// False: the error reply is in `out`.
-fn known_type(name: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
+fn is_command(event: &[u8]) -> bool {
+    event.eq_ignore_ascii_case(EVENT)
+}
+
+/// `slow`: of the log that is kept; the others are empty.
+fn entries(count: Option<&[u8]>, slow: bool, out: &mut Vec<u8>) -> Answer {
+    let count = match count.map(read_integer) {
+        None => SHOWN_DEFAULT,
+        Some(Some(-1)) => usize::MAX,
+        Some(Some(count @ 0..)) => usize::try_from(count).unwrap_or(usize::MAX),
+        Some(_) => {
+            errors::fixed(out, "ERR count should be greater than or equal to -1");
+            return Answer::Replied;
+        }
+    };
+    if slow {
+        return Answer::SlowLog(LogQuery::Get(count));
+    }
+    write::array_header(out, 0);
+    Answer::Replied
+}
+
+/// Whether it is the slow log. `None`: the error reply is in `out`.
+fn type_of(name: Option<&[u8]>, out: &mut Vec<u8>) -> Option<bool> {
     let name = name.unwrap_or_default();
-    let known = TYPES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()));
-    if !known {
+    let known = TYPES.iter().position(|known| name.eq_ignore_ascii_case(known.as_bytes()));
+    if known.is_none() {
         let text = "ERR type should be one of the following: slow, large-request, large-reply";
         errors::fixed(out, text);
     }
-    known
+    known.map(|place| place == 0)
 }

@@ -27,7 +27,7 @@ fn small_commands_answer_as_the_server_does() {
     same("ASKING", "+OK\r\n");
     same("QUIT", "+OK\r\n");
     same("RESET", "+RESET\r\n");
-    same("MONITOR", "-ERR MONITOR is not supported by this proxy yet\r\n");
+    same("MONITOR", "-ERR Command not allowed inside a transaction\r\n");
 }
 
 #[test]
@@ -274,28 +274,45 @@ fn generated_passwords_have_the_asked_length_and_differ() {
 }
 
 #[test]
-fn own_logs_are_empty() {
-    same("SLOWLOG GET", "*0\r\n");
-    same("SLOWLOG GET -1", "*0\r\n");
+fn slow_log_is_asked_of_who_holds_it() {
+    let asked = |line: &str, expected: LogQuery| {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let (answer, reply) = Bench::new(Version::Resp2).ask_args(&words);
+        assert_eq!((answer, &*reply), (Answer::SlowLog(expected), ""), "{line}");
+    };
+    asked("SLOWLOG GET", LogQuery::Get(10));
+    asked("SLOWLOG GET 3", LogQuery::Get(3));
+    asked("SLOWLOG GET -1", LogQuery::Get(usize::MAX));
+    asked("SLOWLOG LEN", LogQuery::Len);
+    asked("SLOWLOG RESET", LogQuery::Reset);
+    asked("COMMANDLOG GET 10 slow", LogQuery::Get(10));
+    asked("COMMANDLOG LEN Slow", LogQuery::Len);
+    asked("LATENCY LATEST", LogQuery::Latest);
+    asked("LATENCY HISTORY command", LogQuery::History);
+    asked("LATENCY GRAPH COMMAND", LogQuery::Graph);
+    asked("LATENCY RESET", LogQuery::Forget);
+    asked("LATENCY RESET x command", LogQuery::Forget);
+}
+
+#[test]
+fn other_logs_are_empty() {
     same("SLOWLOG GET -2", "-ERR count should be greater than or equal to -1\r\n");
     same("SLOWLOG GET x", "-ERR count should be greater than or equal to -1\r\n");
-    same("SLOWLOG LEN", ":0\r\n");
-    same("SLOWLOG RESET", "+OK\r\n");
-    same("COMMANDLOG GET 10 slow", "*0\r\n");
+    same("COMMANDLOG GET 10 large-reply", "*0\r\n");
     same("COMMANDLOG LEN large-reply", ":0\r\n");
     same("COMMANDLOG RESET large-request", "+OK\r\n");
     same(
         "COMMANDLOG LEN foo",
         "-ERR type should be one of the following: slow, large-request, large-reply\r\n",
     );
-    same("LATENCY LATEST", "*0\r\n");
     same("LATENCY HISTORY x", "*0\r\n");
-    same("LATENCY RESET", ":0\r\n");
+    same("LATENCY RESET x y", ":0\r\n");
     same("LATENCY GRAPH x", "-ERR No samples available for event 'x'\r\n");
     both("LATENCY HISTOGRAM", "*0\r\n", "%0\r\n");
     verbatim(
         "LATENCY DOCTOR",
-        "This proxy records no latency events. Its times are in its metrics.\n",
+        "This proxy records how long slow requests took (LATENCY HISTORY command); which they were \
+         is in SLOWLOG.\n",
     );
     both("HOTKEYS GET", "$-1\r\n", "_\r\n");
     same("HOTKEYS RESET", "+OK\r\n");
@@ -785,6 +802,9 @@ impl Bench {
             run_id: RUN_ID,
             users: Vec::new(),
             ignore_select: false,
+            admin_user: None,
+            slowlog_log_slower_than: 10_000,
+            slowlog_max_len: 128,
             maxclients: 10_000,
             listen_port: 6379,
             announce: None,

@@ -2,6 +2,8 @@
 //!
 //! Not here: which keys are wanted.
 
+use std::collections::HashSet;
+
 use crate::resp::reply::{aggregate_header, first_frame_len};
 use crate::resp::write;
 
@@ -34,6 +36,12 @@ impl Found {
     pub fn truncate(&mut self, len: usize) {
         self.ends.truncate(len);
         self.bytes.truncate(self.ends.last().map_or(0, |end| end.0));
+    }
+
+    /// Whether all keys from `middle` on are among those from `start` to there.
+    pub fn repeats(&self, start: usize, middle: usize) -> bool {
+        let known: HashSet<&[u8]> = (start..middle).map(|index| self.get(index)).collect();
+        (middle..self.len()).all(|index| known.contains(self.get(index)))
     }
 
     pub fn leave_out(&mut self, index: usize) {
@@ -93,6 +101,18 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&out), text);
         found.truncate(0);
         assert_eq!(found.len(), 0);
+    }
+
+    #[test]
+    fn keys_that_were_found_before_are_known_again() {
+        let mut found = Found::default();
+        for key in ["other", "a", "b", "b", "a", "other"] {
+            found.push(key.as_bytes());
+        }
+        assert!(!found.repeats(1, 3), "the slot before had it, not this one");
+        found.truncate(5);
+        assert!(found.repeats(1, 3));
+        assert!(found.repeats(1, 5), "nothing is among anything");
     }
 
     #[test]

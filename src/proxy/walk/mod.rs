@@ -6,10 +6,15 @@
 //!
 //! ```text
 //! :0           the slot is here and rests                 its keys are all that there are
-//! ASK to B     keys leave for B, one by one               ask B too, then probe again: still
-//!                                                         leaving for B, or B's by now, else anew
+//! ASK to B     keys leave for B, one by one               ask here, B, and here again: none must
+//!                                                         have come back by then, else anew
 //! MOVED        the map was old                            anew, where it is now
 //! ```
+//! Two looks at a node that a slot leaves are alike although all of it was at B and came back in
+//! between. Who takes a slot over gets a new epoch (`cluster_my_epoch`): it must be the same both
+//! times. A migration that is given up and begun again changes no epoch; there it is the keys that
+//! are back.
+//!
 //! The client's cursor is the next slot and nothing else. So nothing that happens between two steps
 //! can make a key be missed: slots that move, fail-overs, nodes that restart, join or leave. No
 //! state is kept here, no walk begins anew, every server version is walked alike. A step returns
@@ -20,8 +25,8 @@
 //! are walked and other slots' left out. The cursor then also holds the node's cursor and a
 //! fingerprint of its process (`run_id`): hash seeds differ, so another process means that this
 //! slot, and only it, begins anew. Keys that leave meanwhile are looked for at their new place when
-//! the old one is done (`second`). What cannot be seen, in a large slot only: its migration is
-//! given up and begun again between two steps.
+//! the old one is done (`second`). What cannot be seen, in a large slot only: keys that come back
+//! and leave again between two steps.
 //!
 //! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
 
@@ -69,6 +74,8 @@ pub enum Ask {
     Probe,
     /// INFO server
     Info,
+    /// CLUSTER INFO
+    Epoch,
     Scan {
         cursor: u64,
         count: u64,
@@ -100,18 +107,19 @@ pub struct Answer<'a> {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Stage {
-    /// These slots' keys, so many each at most; then the walk stands at `then`.
+    /// These slots' keys; then the walk stands at `then`.
     Take {
         slots: Vec<u16>,
         then: u16,
-        limit: u32,
     },
     /// How many keys the next slots have.
     Count,
-    /// `at` is leaving: what has arrived.
-    Target(Move),
-    /// Whether it still is leaving.
-    Confirm(Move),
+    /// `at` is leaving: what is left, and the epoch,
+    Leave,
+    /// what has arrived,
+    Target(Move, u64),
+    /// and whether it still is leaving, and nothing has come back.
+    Confirm(Move, u64),
     /// `at` is large: how, and how large.
     Size,
     /// A piece of a large slot.
@@ -158,6 +166,8 @@ pub struct Walk {
     scanned: u64,
     rounds: u32,
     window: u16,
+    /// Keys of one slot that are asked for at most; with as many it is large.
+    limit: u32,
     whole_max: u32,
     whole_max_old: u64,
 }
@@ -170,7 +180,7 @@ impl Walk {
         let at = only.unwrap_or(cursor.slot);
         let pieces = cursor.pieces.filter(|_| at == cursor.slot);
         let stage = match pieces {
-            None => Stage::Take { slots: vec![at], then: at + 1, limit: whole_max },
+            None => Stage::Take { slots: vec![at], then: at + 1 },
             Some(pieces) if pieces.second => Stage::Seek,
             Some(_) => Stage::Scan,
         };
@@ -186,6 +196,7 @@ impl Walk {
             scanned: 0,
             rounds: 0,
             window: 16,
+            limit: whole_max,
             whole_max,
             whole_max_old,
         }
@@ -195,7 +206,7 @@ impl Walk {
     pub fn questions(&mut self) -> Vec<Question> {
         self.rounds += 1;
         if self.rounds > ROUNDS_MAX && !matches!(self.stage, Stage::Types(_) | Stage::Done) {
-            if matches!(self.stage, Stage::Target(_) | Stage::Confirm(_)) {
+            if matches!(self.stage, Stage::Target(..) | Stage::Confirm(..)) {
                 self.found.truncate(self.mark);
             }
             self.stage = self.finish();
@@ -204,15 +215,17 @@ impl Walk {
         let here = |kind| ask(self.at, At::Owner, kind);
         let there = |node, kind| ask(self.at, At::Node(node), kind);
         match &self.stage {
-            Stage::Take { slots, limit, .. } => slots
+            Stage::Take { slots, .. } => slots
                 .iter()
-                .flat_map(|&slot| [Ask::Keys(*limit), Ask::Probe].map(|a| ask(slot, At::Owner, a)))
+                .flat_map(|&slot| [self.keys(), Ask::Probe].map(|a| ask(slot, At::Owner, a)))
                 .collect(),
             Stage::Count => (self.at..self.at + self.window_here())
                 .flat_map(|slot| [Ask::Count, Ask::Probe].map(|a| ask(slot, At::Owner, a)))
                 .collect(),
-            Stage::Target(step) => vec![there(step.to, Ask::Keys(self.whole_max))],
-            Stage::Confirm(_) | Stage::Seek | Stage::Assure(..) => vec![here(Ask::Probe)],
+            Stage::Leave => vec![here(self.keys()), here(Ask::Probe), here(Ask::Epoch)],
+            Stage::Target(step, _) => vec![there(step.to, self.keys())],
+            Stage::Confirm(..) => vec![here(Ask::Probe), here(self.keys()), here(Ask::Epoch)],
+            Stage::Seek | Stage::Assure(..) => vec![here(Ask::Probe)],
             Stage::Size => vec![here(Ask::Info), here(Ask::Count)],
             Stage::Scan => vec![here(self.scan()), here(Ask::Probe), here(Ask::Info)],
             Stage::Follow(step) => vec![there(step.to, self.scan()), there(step.to, Ask::Info)],
@@ -227,12 +240,13 @@ impl Walk {
     pub fn hear(&mut self, answers: &[Answer]) -> Option<()> {
         let stage = std::mem::replace(&mut self.stage, Stage::Done);
         self.stage = match (stage, answers) {
-            (Stage::Take { slots, then, limit }, _) => {
-                self.hear_keys(&slots, then, limit, answers)?
-            }
+            (Stage::Take { slots, then }, _) => self.hear_keys(&slots, then, answers)?,
             (Stage::Count, _) => self.hear_counts(answers)?,
-            (Stage::Target(step), [keys]) => self.hear_target(step, keys)?,
-            (Stage::Confirm(step), [probe]) => self.hear_confirmed(step, probe),
+            (Stage::Leave, [keys, probe, epoch]) => self.hear_leaving(keys, probe, epoch)?,
+            (Stage::Target(step, epoch), [keys]) => self.hear_target(step, epoch, keys)?,
+            (Stage::Confirm(step, epoch), [probe, keys, again]) => {
+                self.hear_confirmed(step, epoch, probe, keys, again)?
+            }
             (Stage::Size, [info, count]) => self.hear_size(info, count)?,
             (Stage::Scan, [scan, probe, info]) => self.hear_piece(scan, probe, info)?,
             (Stage::Seek, [probe]) if probe.delayed || probe.redirects > 1 => Stage::Seek,
@@ -266,6 +280,10 @@ impl Walk {
         self.window.min(self.end - self.at)
     }
 
+    fn keys(&self) -> Ask {
+        Ask::Keys(self.limit)
+    }
+
     fn scan(&self) -> Ask {
         let pieces = self.pieces.unwrap_or_default();
         if pieces.slotted {
@@ -277,26 +295,17 @@ impl Walk {
 
     // --- whole slots -------------------------------------------------------------------------
 
-    fn hear_keys(
-        &mut self,
-        slots: &[u16],
-        then: u16,
-        limit: u32,
-        answers: &[Answer],
-    ) -> Option<Stage> {
+    fn hear_keys(&mut self, slots: &[u16], then: u16, answers: &[Answer]) -> Option<Stage> {
         for (&slot, pair) in slots.iter().zip(answers.chunks_exact(2)) {
             let (keys, probe) = (&pair[0], &pair[1]);
             self.at = slot;
             self.mark = self.found.len();
-            if elements(keys)? >= u64::from(limit) {
+            if elements(keys)? >= u64::from(self.limit) {
                 return Some(self.begin_large());
             }
             match judge(keys, probe) {
                 Verdict::Rests => self.take(keys.reply, None)?,
-                Verdict::Leaves(step) => {
-                    self.take(keys.reply, None)?;
-                    return Some(Stage::Target(step));
-                }
+                Verdict::Leaves(_) => return Some(Stage::Leave),
                 Verdict::Unclear => return Some(self.again()),
             }
         }
@@ -328,32 +337,59 @@ impl Walk {
         if slots.is_empty() {
             return Some(self.go_on(then));
         }
-        Some(Stage::Take { slots, then, limit: self.whole_max })
+        Some(Stage::Take { slots, then })
     }
 
-    fn hear_target(&mut self, step: Move, keys: &Answer) -> Option<Stage> {
-        if elements(keys)? >= u64::from(self.whole_max) {
+    fn hear_leaving(&mut self, keys: &Answer, probe: &Answer, epoch: &Answer) -> Option<Stage> {
+        if elements(keys)? >= u64::from(self.limit) {
+            return Some(self.begin_large());
+        }
+        match judge(keys, probe) {
+            Verdict::Leaves(step) if epoch.node == keys.node && !epoch.delayed => {
+                self.take(keys.reply, None)?;
+                Some(Stage::Target(step, wanted::epoch_of(epoch.reply)?))
+            }
+            _ => Some(self.again()),
+        }
+    }
+
+    fn hear_target(&mut self, step: Move, epoch: u64, keys: &Answer) -> Option<Stage> {
+        if elements(keys)? >= u64::from(self.limit) {
             self.found.truncate(self.mark);
             return Some(self.begin_large());
         }
         self.take(keys.reply, None)?;
-        Some(Stage::Confirm(step))
+        Some(Stage::Confirm(step, epoch))
     }
 
-    fn hear_confirmed(&mut self, step: Move, probe: &Answer) -> Stage {
-        if is_on(step, probe) {
-            return self.go_on(self.at + 1);
+    fn hear_confirmed(
+        &mut self,
+        step: Move,
+        epoch: u64,
+        probe: &Answer,
+        keys: &Answer,
+        again: &Answer,
+    ) -> Option<Stage> {
+        let same = judge(keys, probe) == Verdict::Leaves(step)
+            && (again.node, again.delayed) == (step.from, false)
+            && wanted::epoch_of(again.reply)? == epoch;
+        let before = self.found.len();
+        self.take(keys.reply, None)?;
+        if same && self.found.repeats(self.mark, before) {
+            self.found.truncate(before);
+            return Some(self.go_on(self.at + 1));
         }
         self.found.truncate(self.mark);
-        self.again()
+        Some(self.again())
     }
 
     fn again(&self) -> Stage {
-        Stage::Take { slots: vec![self.at], then: self.at + 1, limit: self.whole_max }
+        Stage::Take { slots: vec![self.at], then: self.at + 1 }
     }
 
     fn go_on(&mut self, to: u16) -> Stage {
         self.at = to;
+        self.limit = self.whole_max;
         let budget = self.wanted.count.saturating_mul(10);
         let budget = budget.clamp(u64::from(WINDOW_MAX), STEP_SLOTS_MAX);
         let walked = u64::from(self.at - self.begin);
@@ -386,15 +422,17 @@ impl Walk {
 
     fn begin_large(&mut self) -> Stage {
         // What has been found goes first.
-        if self.scanned > 0 { self.finish() } else { Stage::Size }
+        if self.at > self.begin && self.scanned > 0 { self.finish() } else { Stage::Size }
     }
 
     fn hear_size(&mut self, info: &Answer, count: &Answer) -> Option<Stage> {
         let (slotted, print) = wanted::process_of(info.reply)?;
         let count = u64::try_from(parse_integer(count.reply)?).ok()?;
-        if !slotted && count < self.whole_max_old {
-            let limit = (count + count / 8 + 1024) as u32;
-            return Some(Stage::Take { slots: vec![self.at], then: self.at + 1, limit });
+        // Of a slot that leaves only a part is counted here: more with each try.
+        let limit = u64::from(self.limit);
+        if !slotted && count < self.whole_max_old && limit < self.whole_max_old {
+            self.limit = (count + count / 8 + 1024).max(limit * 4) as u32;
+            return Some(self.again());
         }
         self.pieces = Some(Pieces { slotted, print, ..Pieces::default() });
         Some(Stage::Scan)

@@ -56,22 +56,70 @@ fn slot_that_rests_is_taken_whole_and_empty_ones_are_skipped() {
     assert_eq!(reply, format!("*2\r\n${len}\r\n{cursor}\r\n{keys}"));
 }
 
-#[test]
-fn slot_that_leaves_is_asked_for_at_both_nodes() {
-    let from = cursor_at(16_383);
+/// A walk over the last slot, whose keys leave node 1 for node 2: what is asked, in order, and what
+/// comes of it. `told(round, ask, at)`: keys, or the epoch.
+fn leave(mut told: impl FnMut(usize, Ask, At) -> &'static str) -> (String, Vec<(Ask, At)>) {
     let mut asked = Vec::new();
-    let reply = step(&format!("SCAN {from}"), |question| {
+    let reply = step(&format!("SCAN {}", cursor_at(16_383)), |question| {
         asked.push((question.ask, question.at));
-        match (question.ask, question.at) {
-            (Ask::Keys(_), At::Owner) => ("*1\r\n$1\r\na\r\n".into(), 1, 0),
-            (Ask::Keys(_), At::Node(node)) => ("*1\r\n$1\r\nb\r\n".into(), node, 0),
+        let said = told(asked.len() - 1, question.ask, question.at);
+        let node = if let At::Node(node) = question.at { node } else { 1 };
+        match question.ask {
+            Ask::Keys(_) => (keys(said), node, 0),
+            Ask::Epoch => {
+                let text = format!("cluster_state:ok\r\ncluster_my_epoch:{said}\r\n");
+                (format!("${}\r\n{text}\r\n", text.len()), node, 0)
+            }
             // ASK from 1 to 2.
             _ => (":0\r\n".into(), 2, 1),
         }
     });
-    assert_eq!(reply, "*2\r\n$1\r\n0\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");
-    assert_eq!(asked[2], (Ask::Keys(100), At::Node(2)));
-    assert_eq!(asked.len(), 4);
+    (reply, asked)
+}
+
+/// An array of keys of one letter.
+fn keys(letters: &str) -> String {
+    let keys: String = letters.chars().map(|letter| format!("$1\r\n{letter}\r\n")).collect();
+    format!("*{}\r\n{keys}", letters.len())
+}
+
+#[test]
+fn slot_that_leaves_is_asked_for_at_both_nodes() {
+    let (reply, asked) = leave(|_, ask, at| match (ask, at) {
+        (Ask::Epoch, _) => "7",
+        (_, At::Owner) => "a",
+        (_, At::Node(_)) => "bc",
+    });
+    assert_eq!(reply, format!("*2\r\n$1\r\n0\r\n{}", keys("abc")));
+    let owner = [Ask::Keys(100), Ask::Probe, Ask::Epoch].map(|ask| (ask, At::Owner));
+    assert_eq!(asked[..2], owner[..2]);
+    assert_eq!(asked[2..5], owner);
+    assert_eq!(asked[5], (Ask::Keys(100), At::Node(2)));
+    assert_eq!(asked[6..], [owner[1], owner[0], owner[2]]);
+}
+
+#[test]
+fn slot_that_was_all_at_its_target_and_came_back_is_asked_for_anew() {
+    // Between the first looks at both, node 1 has taken it over again: k was at 2, then at 1.
+    let (reply, _) = leave(|n, ask, at| match (ask, at) {
+        (Ask::Epoch, _) if n < 5 => "7",
+        (Ask::Epoch, _) => "9",
+        (_, At::Owner) => "a",
+        (_, At::Node(_)) if n < 9 => "b",
+        (_, At::Node(_)) => "bk",
+    });
+    assert_eq!(reply, format!("*2\r\n$1\r\n0\r\n{}", keys("abk")));
+}
+
+#[test]
+fn keys_that_came_back_to_a_node_that_they_leave_are_not_missed() {
+    let (reply, _) = leave(|n, ask, at| match (ask, at) {
+        (Ask::Epoch, _) => "7",
+        (_, At::Owner) if n < 5 => "a",
+        (_, At::Owner) => "ak",
+        (_, At::Node(_)) => "b",
+    });
+    assert_eq!(reply, format!("*2\r\n$1\r\n0\r\n{}", keys("akb")));
 }
 
 #[test]
@@ -122,6 +170,15 @@ fn options_are_read_as_the_server_reads_them() {
     assert_eq!(slot_of_pattern(b"{a*}x"), None);
     assert_eq!(slot_of_pattern(b"*{a}"), None);
     assert_eq!(slot_of_pattern(b"{a}"), Some(slot_of(b"a")));
+}
+
+#[test]
+fn epoch_is_read_where_a_node_tells_it() {
+    let of = |text: &str| wanted::epoch_of(format!("${}\r\n{text}\r\n", text.len()).as_bytes());
+    assert_eq!(of("cluster_size:3\r\ncluster_my_epoch:12\r\n"), Some(12));
+    assert_eq!(of("cluster_size:3\r\n"), Some(0));
+    assert_eq!(of("cluster_my_epoch:x\r\n"), None);
+    assert_eq!(wanted::epoch_of(b"-ERR\r\n"), None);
 }
 
 #[test]

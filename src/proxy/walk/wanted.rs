@@ -138,6 +138,7 @@ impl Wanted {
                 words(out, &[b"EXISTS", &absent]);
             }
             Ask::Info => words(out, &[b"INFO", b"server"]),
+            Ask::Epoch => words(out, &[b"CLUSTER", b"INFO"]),
             Ask::Type(_) => words(out, &[b"TYPE", key]),
             Ask::Scan { cursor, count } => {
                 let (cursor, count) = (cursor.to_string(), count.to_string());
@@ -172,6 +173,14 @@ pub fn slot_of_pattern(pattern: &[u8]) -> Option<u16> {
     let end = pattern.iter().position(|&byte| byte == b'}')?;
     let plain = pattern[..end].iter().all(|byte| !b"*?[]\\^".contains(byte));
     plain.then(|| slot_of(pattern))
+}
+
+/// What CLUSTER INFO says of the node's own epoch: another one each time it has taken slots over
+/// from somebody. A node that does not say has none that changes.
+pub fn epoch_of(reply: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(bulk_text(reply)?).ok()?;
+    let epoch = text.lines().find_map(|line| line.strip_prefix("cluster_my_epoch:"));
+    epoch.map_or(Some(0), |epoch| epoch.trim().parse().ok())
 }
 
 /// What INFO server says of the process: whether its cursors name the slot (Redis 7.4, Valkey 8.0,

@@ -1,0 +1,309 @@
+//! SLOWLOG: the requests that took longest from their coming to their node's answer; LATENCY: how
+//! long they took.
+//!
+//! The time is the client's: waiting for a connection, redirects and repeats are in it; what blocks
+//! is not logged. A request that was cut is logged by its slow parts. To the millisecond, which is
+//! the clock of a turn. Each reactor keeps its own; they are joined when read (`peers`).
+//!
+//! Not here: the words of SLOWLOG (`local`).
+
+use std::collections::VecDeque;
+
+use super::Proxy;
+use super::request::{Marks, State};
+use super::split::Merge;
+use super::types::NONE;
+use crate::command::COMMANDS;
+use crate::resp::write;
+
+/// Words of a request, and bytes of one, that an entry shows, at most (redis-server's bounds).
+const WORDS_MAX: usize = 32;
+const WORD_MAX: usize = 128;
+
+/// Bytes of a request that are looked at.
+const LOOK_MAX: u32 = 16 * 1024;
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slow {
+    pub id: u64,
+    pub unix_s: u64,
+    pub duration_us: u64,
+    pub words: Vec<Vec<u8>>,
+    pub client: String,
+    pub name: String,
+}
+
+/// Seconds of which LATENCY HISTORY tells (redis-server: `LATENCY_TS_LEN`).
+const SECONDS_MAX: usize = 160;
+
+/// For LATENCY: each second in which a request was slow, oldest first, with the milliseconds of the
+/// slowest; and of the slowest ever.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spikes {
+    seconds: Vec<(u64, u64)>,
+    max_ms: u64,
+}
+
+impl Spikes {
+    fn add(&mut self, second: u64, ms: u64) {
+        self.max_ms = self.max_ms.max(ms);
+        match self.seconds.iter_mut().rev().find(|(known, _)| *known <= second) {
+            Some((known, slowest)) if *known == second => *slowest = ms.max(*slowest),
+            _ => self.seconds.push((second, ms)),
+        }
+        if self.seconds.len() > SECONDS_MAX {
+            self.seconds.remove(0);
+        }
+    }
+
+    /// Those of all reactors as one.
+    pub fn join(all: &[Spikes]) -> Spikes {
+        let mut seconds: Vec<(u64, u64)> =
+            all.iter().flat_map(|spikes| &spikes.seconds).copied().collect();
+        // The slowest of each second comes first, and stays.
+        seconds.sort_unstable_by_key(|&(second, ms)| (second, std::cmp::Reverse(ms)));
+        seconds.dedup_by_key(|&mut (second, _)| second);
+        seconds.drain(..seconds.len().saturating_sub(SECONDS_MAX));
+        Spikes { seconds, max_ms: all.iter().map(|spikes| spikes.max_ms).max().unwrap_or(0) }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.seconds.is_empty()
+    }
+
+    pub fn write_latest(&self, out: &mut Vec<u8>) {
+        let Some(&(second, ms)) = self.seconds.last() else { return write::array_header(out, 0) };
+        write::array_header(out, 1);
+        write::array_header(out, 4);
+        write::bulk(out, b"command");
+        [second, ms, self.max_ms].into_iter().for_each(|n| write::integer(out, n as i64));
+    }
+
+    pub fn write_history(&self, out: &mut Vec<u8>) {
+        write::array_header(out, self.seconds.len());
+        for &(second, ms) in &self.seconds {
+            write::array_header(out, 2);
+            write::integer(out, second as i64);
+            write::integer(out, ms as i64);
+        }
+    }
+
+    /// The first line of what a server draws, and a bar for each second.
+    pub fn draw(&self) -> Option<String> {
+        let times = || self.seconds.iter().map(|&(_, ms)| ms);
+        let (high, low) = (times().max()?, times().min()?);
+        let max = self.max_ms;
+        let mut text = format!("command - high {high} ms, low {low} ms (all time high {max} ms)\n");
+        text.push_str(&"-".repeat(80));
+        text.push('\n');
+        for &(second, ms) in &self.seconds {
+            let bar = "#".repeat((ms * 40).div_ceil(high.max(1)) as usize);
+            text.push_str(&format!("{second} {ms:>8} ms {bar}\n"));
+        }
+        Some(text)
+    }
+}
+
+/// The entries of one reactor, newest first.
+#[derive(Debug, Default)]
+pub struct SlowLog {
+    entries: VecDeque<Slow>,
+    max: usize,
+    next_id: u64,
+    id_step: u64,
+    spikes: Spikes,
+}
+
+impl SlowLog {
+    /// Ids are `first`, `+ step`, …: unique in the process when each reactor has its own remainder.
+    pub fn new(max: usize, first: u64, step: u64) -> SlowLog {
+        SlowLog {
+            entries: VecDeque::new(),
+            max,
+            next_id: first,
+            id_step: step,
+            spikes: Spikes::default(),
+        }
+    }
+
+    fn push(&mut self, mut entry: Slow) {
+        entry.id = self.next_id;
+        self.spikes.add(entry.unix_s, entry.duration_us / 1_000);
+        self.next_id += self.id_step;
+        self.entries.truncate(self.max.saturating_sub(1));
+        self.entries.push_front(entry);
+    }
+
+    /// The newest ones.
+    pub fn newest(&self, count: usize) -> Vec<Slow> {
+        self.entries.iter().take(count).cloned().collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub fn clear(&mut self) {
+        self.entries = VecDeque::new();
+    }
+
+    pub fn spikes(&self) -> &Spikes {
+        &self.spikes
+    }
+
+    pub fn take_spikes(&mut self) -> Spikes {
+        std::mem::take(&mut self.spikes)
+    }
+}
+
+impl Proxy {
+    /// A request is answered that took as long as the log wants.
+    #[cold]
+    pub(super) fn note_slow(&mut self, r: u32) {
+        let entry = &self.requests[r];
+        // Done: a whole, whose parts have been looked at.
+        let is_leg = !matches!(entry.state, State::Done | State::Subscribing | State::Inquiring);
+        if !is_leg || entry.client == NONE || entry.marks.has(Marks::PRIVATE) {
+            return;
+        }
+        let words = self.words_of(r);
+        let session = &self.clients[self.requests[r].client].session;
+        let slow = Slow {
+            id: 0,
+            unix_s: self.now.unix_us / 1_000_000,
+            duration_us: self.age_ms(r) * 1_000,
+            words,
+            client: super::local::client::canonical(session.peer).to_string(),
+            name: session.name().unwrap_or_default().to_owned(),
+        };
+        self.slow_log.push(slow);
+    }
+
+    fn words_of(&self, r: u32) -> Vec<Vec<u8>> {
+        let entry = &self.requests[r];
+        let command = COMMANDS.get(usize::from(entry.command));
+        let name = command.map_or("(unknown)", |command| command.name).replace('|', " ");
+        let is_walk = entry.split != NONE && self.splits[entry.split].merge == Merge::Walk;
+        // What these send is not what their client wrote.
+        let own_words = !is_walk && !entry.marks.has(Marks::EXEC);
+        // Elsewhere its bytes are gone, or are others'.
+        let sent = (own_words && entry.state == State::InFlight)
+            .then(|| self.backends.get(entry.backend as usize))
+            .flatten();
+        let bytes = sent.and_then(|backend| backend.bytes_of(entry.start, entry.len.min(LOOK_MAX)));
+        let words = bytes.map(|bytes| shown_words(&bytes)).filter(|words| !words.is_empty());
+        words.unwrap_or_else(|| vec![name.into_bytes()])
+    }
+}
+
+/// The words of a request as far as they are there and as an entry shows them.
+fn shown_words(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut words: Vec<Vec<u8>> = Vec::new();
+    let Some((count, mut rest)) = header(bytes, b'*') else { return words };
+    let shown = if count > WORDS_MAX { WORDS_MAX - 1 } else { count };
+    while words.len() < shown {
+        let Some((len, behind)) = header(rest, b'$') else { break };
+        let there = behind.get(..len.min(behind.len())).unwrap_or_default();
+        let mut word = there.get(..WORD_MAX.min(there.len())).unwrap_or_default().to_vec();
+        if len > word.len() {
+            word.extend_from_slice(format!("... ({} more bytes)", len - word.len()).as_bytes());
+        }
+        words.push(word);
+        rest = behind.get(len + 2..).unwrap_or_default();
+    }
+    if words.len() < count && !words.is_empty() {
+        words.push(format!("... ({} more arguments)", count - words.len()).into_bytes());
+    }
+    words
+}
+
+/// A number between `kind` and a line end, and what follows.
+fn header(bytes: &[u8], kind: u8) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().position(|&byte| byte == b'\r')?;
+    let digits = bytes.get(..end)?.strip_prefix(&[kind])?;
+    let number = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some((number, bytes.get(end + 2..)?))
+}
+
+/// SLOWLOG GET: the newest of all reactors.
+pub fn write_entries(mut entries: Vec<Slow>, count: usize, out: &mut Vec<u8>) {
+    entries.sort_by_key(|entry| (std::cmp::Reverse(entry.unix_s), std::cmp::Reverse(entry.id)));
+    entries.truncate(count);
+    write::array_header(out, entries.len());
+    for entry in &entries {
+        write::array_header(out, 6);
+        write::integer(out, entry.id as i64);
+        write::integer(out, entry.unix_s as i64);
+        write::integer(out, entry.duration_us as i64);
+        write::array_header(out, entry.words.len());
+        entry.words.iter().for_each(|word| write::bulk(out, word));
+        write::bulk(out, entry.client.as_bytes());
+        write::bulk(out, entry.name.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::request::encode_request;
+
+    fn shown(words: &[&[u8]], cut: usize) -> Vec<String> {
+        let mut bytes = Vec::new();
+        encode_request(words.iter().copied(), &mut bytes);
+        bytes.truncate(cut);
+        let text = |word: Vec<u8>| String::from_utf8(word).unwrap();
+        shown_words(&bytes).into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn entry_shows_a_request_within_its_bounds() {
+        assert_eq!(shown(&[b"GET", b"a b"], 99), ["GET", "a b"]);
+        let long = [b'x'; 200];
+        let clipped = format!("{}... (72 more bytes)", "x".repeat(128));
+        assert_eq!(shown(&[b"SET", &long, b""], 999), ["SET", &clipped, ""]);
+        let many = [b"k".as_slice(); 40];
+        let got = shown(&many, 9_999);
+        assert_eq!((got.len(), &*got[31]), (32, "... (9 more arguments)"));
+        // Where the looked-at part ends in the middle.
+        let got = shown(&[b"SET", &long, b"v"], 40);
+        assert!(got[1].starts_with("xxx") && got[1].ends_with(" more bytes)"), "{got:?}");
+        assert_eq!(got[2], "... (1 more arguments)");
+        assert_eq!(shown(&[b"GET", b"k"], 2), Vec::<String>::new());
+    }
+
+    #[test]
+    fn spikes_of_all_reactors_are_told_by_the_second() {
+        let (mut first, mut second) = (Spikes::default(), Spikes::default());
+        [(5, 20), (5, 30), (5, 10), (7, 40)].into_iter().for_each(|(at, ms)| first.add(at, ms));
+        [(6, 15), (7, 90)].into_iter().for_each(|(at, ms)| second.add(at, ms));
+        let all = Spikes::join(&[first, second]);
+        assert_eq!(all, Spikes { seconds: vec![(5, 30), (6, 15), (7, 90)], max_ms: 90 });
+        let text = all.draw().unwrap();
+        assert!(text.starts_with("command - high 90 ms, low 15 ms (all time high 90 ms)\n"));
+        assert_eq!(text.lines().count(), 5);
+        let mut long = Spikes::default();
+        (0..500).for_each(|at| long.add(at, 1));
+        assert_eq!((long.seconds.len(), long.seconds[0]), (160, (340, 1)));
+        assert_eq!(Spikes::join(&[long.clone(), long]).seconds.len(), 160);
+        assert_eq!(Spikes::default().draw(), None);
+    }
+
+    #[test]
+    fn log_keeps_the_newest_and_its_bound() {
+        let entry = || Slow {
+            id: 0,
+            unix_s: 1,
+            duration_us: 1,
+            words: Vec::new(),
+            client: String::new(),
+            name: String::new(),
+        };
+        let mut log = SlowLog::new(3, 1, 2);
+        (0..5).for_each(|_| log.push(entry()));
+        let ids: Vec<u64> = log.newest(9).iter().map(|slow| slow.id).collect();
+        assert_eq!((log.len(), ids), (3, vec![9, 7, 5]));
+        log.clear();
+        log.push(entry());
+        assert_eq!(log.newest(9)[0].id, 11, "ids are never used again");
+    }
+}

@@ -1,0 +1,132 @@
+//! How reactors ask one another: a channel to each, and its waker.
+//!
+//! Nobody waits in a channel: what finds it full is dropped, and who asked says that it is late.
+//!
+//! Not here: what is asked and how the parts are joined (`proxy/peers`).
+
+use std::sync::Arc;
+
+use crossbeam_channel::{Sender, TrySendError};
+
+use super::Worker;
+use crate::proxy::peers::{Query, Told};
+use crate::ring::Waker;
+
+/// What one reactor says to another. `from`, `pool`: indexes.
+#[derive(Clone)]
+pub enum Message {
+    /// All reactors, by index: they have started.
+    Peers(Arc<[Peer]>),
+    Asked {
+        pool: u16,
+        from: u16,
+        ticket: u64,
+        query: Arc<Query>,
+    },
+    Told {
+        pool: u16,
+        from: u16,
+        ticket: u64,
+        told: Told,
+    },
+    /// Lines for those who watch by MONITOR.
+    Shown {
+        pool: u16,
+        lines: Arc<[u8]>,
+    },
+    /// That reactor has ended: what it has not answered it never will.
+    Left {
+        from: u16,
+    },
+}
+
+/// The way to one reactor.
+#[derive(Clone)]
+pub struct Peer {
+    pub messages: Sender<Message>,
+    pub waker: Waker,
+}
+
+impl Peer {
+    /// `false`: it has ended.
+    fn tell(&self, message: Message) -> bool {
+        match self.messages.try_send(message) {
+            Ok(()) => {
+                self.waker.wake();
+                true
+            }
+            Err(TrySendError::Full(_)) => true,
+            Err(TrySendError::Disconnected(_)) => false,
+        }
+    }
+}
+
+impl Worker {
+    /// A proxy of ours asks all others.
+    #[cold]
+    pub(super) fn ask_peers(&mut self, pool: usize, ticket: u64, query: &Arc<Query>) {
+        let (own, now) = (self.index, self.now);
+        let peers = self.peers.clone();
+        for (index, peer) in peers.iter().enumerate() {
+            if index == usize::from(own) {
+                continue;
+            }
+            let query = query.clone();
+            if !peer.tell(Message::Asked { pool: pool as u16, from: own, ticket, query }) {
+                self.proxies[pool].handle_peer_left(index as u16, now);
+            }
+        }
+    }
+
+    /// What clients of ours ask, for reactors with clients that watch.
+    #[cold]
+    pub(super) fn show_peers(&mut self, pool: usize, to: &[u16], lines: &Arc<[u8]>) {
+        for peer in to.iter().filter_map(|&index| self.peers.get(usize::from(index))) {
+            // Where there is no room, or nobody any more, lines are missed.
+            peer.tell(Message::Shown { pool: pool as u16, lines: lines.clone() });
+        }
+    }
+
+    /// Takes what the others have sent.
+    pub(super) fn hear_peers(&mut self) {
+        while let Ok(message) = self.inbox.try_recv() {
+            let now = self.now;
+            match message {
+                Message::Peers(peers) => {
+                    let own = self.index;
+                    let others: Vec<u16> =
+                        (0..peers.len() as u16).filter(|&index| index != own).collect();
+                    self.peers = peers;
+                    for proxy in &mut self.proxies {
+                        proxy.handle_peers(others.clone());
+                    }
+                }
+                Message::Asked { pool, from, ticket, query } => {
+                    let Some(proxy) = self.proxies.get_mut(usize::from(pool)) else { continue };
+                    let told = proxy.handle_asked(from, &query, now);
+                    if let Some(peer) = self.peers.get(usize::from(from)) {
+                        peer.tell(Message::Told { pool, from: self.index, ticket, told });
+                    }
+                }
+                Message::Told { pool, from, ticket, told } => {
+                    self.with(pool, |proxy| proxy.handle_told(ticket, from, told, now));
+                }
+                Message::Shown { pool, lines } => {
+                    self.with(pool, |proxy| proxy.handle_shown(&lines, now));
+                }
+                Message::Left { from } => {
+                    self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
+                }
+            }
+        }
+    }
+
+    /// This reactor ends. First its channel does, then it says so: what was asked in between is
+    /// answered by one or the other.
+    pub(super) fn leave_peers(&mut self) {
+        self.inbox = crossbeam_channel::never();
+        for peer in self.peers.iter() {
+            peer.tell(Message::Left { from: self.index });
+        }
+    }
+}

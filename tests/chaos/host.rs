@@ -1,0 +1,137 @@
+//! The host at its worst: no descriptors, the smallest rings, signals, a stopped proxy: H12, H13,
+//! H18, H19 of `research/reliability.md`.
+//!
+//! Not here: networks (`network`, `outside`).
+
+use std::time::Instant;
+
+use crate::bed::{self, Bed};
+use crate::crowd::{Crowd, usual_styles};
+use crate::mixed::{is_long, seed};
+use crate::support::client::{Client, Got};
+use crate::support::cluster::Flavour;
+use crate::support::process::with_prefix;
+use crate::support::proxy::{Proxy, Settings};
+use crate::support::{millis, seconds, wait_until};
+
+/// User and system time of a process in clock ticks (a hundredth of a second).
+fn cpu_ticks(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let field = |i: usize| fields.get(i).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    field(11) + field(12)
+}
+
+#[test]
+fn h12_no_descriptors_left_costs_no_time_and_no_log_and_passes() {
+    let cluster = bed::cluster(Flavour::Redis, 0);
+    let limit = ["prlimit", "--nofile=64:64", "--"];
+    let mut proxy = with_prefix(&limit, || Proxy::start_with(&cluster, &Settings::default()));
+    let key = cluster.key_on(0, "h12");
+    let mut kept = proxy.client();
+    assert_eq!(kept.run(&format!("SET {key} v")).text(), "OK");
+    let mut crowd: Vec<Client> =
+        (0..200).filter_map(|_| Client::try_connect(proxy.port).ok()).collect();
+    std::thread::sleep(millis(300));
+    let lines = proxy.log().lines().count();
+    let (ticks, start) = (cpu_ticks(proxy.process.id()), Instant::now());
+    while start.elapsed() < seconds(3) {
+        assert_eq!(kept.run(&format!("GET {key}")).text(), "\"v\"", "who was there is served");
+        std::thread::sleep(millis(50));
+    }
+    let percent = (cpu_ticks(proxy.process.id()) - ticks) as f64 / start.elapsed().as_secs_f64();
+    let lines = proxy.log().lines().count() - lines;
+    // Nobody hangs: answered, refused, or not accepted yet.
+    let mut is_served = |client: &mut Client| {
+        client.send(b"PING\r\n");
+        matches!(client.read_within(millis(10)), Got::Reply(reply) if reply.text() == "PONG")
+    };
+    let served = crowd.iter_mut().map(&mut is_served).filter(|served| *served).count();
+    crowd.clear();
+    let start = Instant::now();
+    wait_until(seconds(5), "a new client to be served", || {
+        let client = Client::try_connect(proxy.port);
+        client.and_then(|mut c| c.try_call(&["GET", &key])).is_ok_and(|r| r.text() == "\"v\"")
+    });
+    let took = start.elapsed();
+    println!(
+        "H12: {percent:.1} % CPU, {lines} lines, {served} of 200 served, again after {took:?}"
+    );
+    assert!(percent < 5.0, "{percent:.1} % CPU with nothing to do");
+    assert!(lines < 10, "{lines} lines of log in three seconds");
+    assert!(took <= seconds(1), "served again after {took:?}");
+    proxy.expect_alive();
+}
+
+#[test]
+fn h13_smallest_rings_and_buffers_change_nothing() {
+    let args = [
+        "--ring-entries",
+        "64",
+        "--receive-buffer-count",
+        "16",
+        "--receive-buffer-size",
+        "1024",
+        "--request-timeout-ms",
+        "10000",
+    ];
+    let cluster = bed::cluster(Flavour::Redis, 0);
+    let mut proxy = Proxy::start_with(&cluster, &Settings::args(&args));
+    let mut styles = usual_styles(4);
+    styles.extend(vec![crate::crowd::Style { depth: 4, ..styles[0] }; 60]);
+    let crowd = Crowd::start(proxy.port, seed(), &styles);
+    std::thread::sleep(if is_long() { seconds(60) } else { seconds(4) });
+    let tally = crowd.finish("H13: 64 entries, 16 buffers of 1 KiB");
+    tally.expect_right();
+    tally.expect_no_errors();
+    proxy.expect_alive();
+}
+
+/// Signals that nobody handles, and stops of a moment, as many as there is time for.
+#[test]
+fn h18_signals_under_load_change_nothing() {
+    let cluster = bed::cluster(Flavour::Redis, 0);
+    let mut proxy = Proxy::start_with(&cluster, &Settings::default());
+    let crowd = Crowd::start(proxy.port, seed(), &usual_styles(2));
+    let mut sent = 0;
+    let most = if is_long() { 100_000 } else { 10_000 };
+    let start = Instant::now();
+    while sent < most && start.elapsed() < seconds(60) {
+        for signal in crate::support::process::harmless_signals() {
+            proxy.process.send(signal);
+            sent += 1;
+        }
+        if sent % 700 == 0 {
+            std::thread::sleep(millis(20));
+        }
+    }
+    let tally = crowd.finish(&format!("H18: {sent} signals in {:?}", start.elapsed()));
+    tally.expect_right();
+    tally.expect_no_errors();
+    proxy.expect_alive();
+}
+
+/// After a pause of the whole process what has come meanwhile counts, not the time that passed.
+#[test]
+fn h19_stopped_proxy_goes_on_where_it_was() {
+    let mut bed = Bed::start_with(Flavour::Redis, &["--request-timeout-ms", "1000"]);
+    let crowd = Crowd::start(bed.proxy.port, seed(), &usual_styles(2));
+    let mut idle: Vec<Client> = (0..20).map(|_| bed.proxy.client()).collect();
+    for _ in 0..if is_long() { 3 } else { 2 } {
+        std::thread::sleep(millis(500));
+        bed.proxy.process.stop();
+        std::thread::sleep(if is_long() { seconds(30) } else { millis(2_500) });
+        bed.proxy.process.resume();
+    }
+    std::thread::sleep(millis(500));
+    for client in &mut idle {
+        client.send(b"PING\r\n");
+        let got = client.read_within(seconds(5));
+        assert!(matches!(got, Got::Reply(_)), "an idle client got {got:?}");
+    }
+    let tally = crowd.finish("H19: the proxy stopped for longer than its time-outs");
+    tally.expect_right();
+    tally.expect_no_errors();
+    assert_eq!(tally.lost, 0);
+    bed.proxy.expect_alive();
+}

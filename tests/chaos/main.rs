@@ -1,0 +1,24 @@
+//! Faults against real clusters, with clients that check every reply: hazards and figures of
+//! `research/reliability.md`.
+//!
+//! Not here: single cases (`tests/cases`), made-up networks and clocks (`tests/simulation`).
+//! `RINGWAY_CHAOS_SECONDS`: how long the mixed runs last; `RINGWAY_CHAOS_SEED`: what they do.
+#![allow(clippy::disallowed_methods)]
+
+mod bed;
+mod crowd;
+mod faults;
+mod figures;
+mod host;
+mod mixed;
+mod model;
+mod network;
+mod outside;
+mod plan;
+mod relay;
+mod reshard;
+#[path = "../support/mod.rs"]
+mod support;
+mod tally;
+mod words;
+mod writer;
