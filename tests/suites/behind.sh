@@ -112,5 +112,5 @@ for node in "${ports[@]}"; do seeds+=(--node "127.0.0.1:$node"); done
 # Its own variable would be taken for an option.
 program=$RINGWAY_BINARY
 unset RINGWAY_BINARY
-exec "$program" --listen "$bind:$port" --reactors "${SUITE_REACTORS:-2}" --announce-version "$version" \
+exec "$program" --listen "$bind:$port" --reactors "${SUITE_REACTORS:-2}" --announce-version "$version" --admin-user default \
     "${seeds[@]}" 2>"$folder/proxy.log"

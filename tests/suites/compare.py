@@ -9,7 +9,7 @@ skip file names it:
 
     tests | what their failure says | why they cannot pass
 
-`tests` is `FILE::FUNCTION` without folder, class and parameters, or a name with `*`. A row fails the run when its tests
+`tests` is `FILE::FUNCTION` without class and parameters, of all folders or with the last folder; `*` may stand in it. A row fails the run when its tests
 pass (unless what they say begins with `~`: then it hangs on time or chance), when their failure says something else,
 and, with --whole, when there is no such test. The run fails, too, when fewer than N passed through the proxy. With
 --again, the tests to run again are written there.
@@ -37,6 +37,11 @@ def short(test):
     return parts[0].rsplit("/", 1)[-1] + "::" + parts[-1] if len(parts) > 1 else test
 
 
+def folder(test):
+    """tests/test_asyncio/test_x.py::TestClass::test_y[z] -> test_asyncio"""
+    return test.split("::")[0].split("/")[-2:-1]
+
+
 class Row:
     def __init__(self, place, line):
         fields = [field.strip() for field in line.split("|")]
@@ -48,7 +53,9 @@ class Row:
         self.used = self.seen = 0
 
     def names(self, test):
-        return fnmatch.fnmatchcase(short(test), self.tests)
+        whole = "/" in self.tests
+        name = "/".join(folder(test) + [short(test)]) if whole else short(test)
+        return fnmatch.fnmatchcase(name, self.tests)
 
 
 def rows_of(path):

@@ -45,7 +45,7 @@ main() {
     all)
         run_both 3 "$SYNC"
         run_both 2 "$TALKING"
-        judge --least 1000
+        judge --least 1200
         ;;
     long)
         run_both 3 "$SYNC $ASYNC"

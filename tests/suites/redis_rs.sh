@@ -22,10 +22,10 @@ AT_ONCE=4
 main() {
     local mode=${1:-all} files protocols
     case $mode in
-    all) files=(test_basic) protocols=(RESP3) least=60 ;;
+    all) files=(test_basic) protocols=(RESP3) least=86 ;;
     long)
         files=(test_basic test_async test_streams test_script test_geospatial test_types)
-        protocols=(RESP3 RESP2) least=60
+        protocols=(RESP3 RESP2) least=495
         ;;
     *) echo "redis_rs.sh [all|long]" >&2 && exit 2 ;;
     esac
