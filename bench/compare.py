@@ -31,6 +31,7 @@ OURS = 7399
 # name: arguments of redis-benchmark, commands that it sends, commands for each that it counts
 WORKLOADS = {
     "get_p1_c50": ("-c 50 -P 1 -r 100000 -d 64 -t get", 200_000, 1),
+    "get_p1_c16": ("-c 16 -P 1 -r 100000 -d 64 -t get", 150_000, 1),
     "set_p1_c200": ("-c 200 -P 1 -r 100000 -d 64 -t set", 200_000, 1),
     "get_p1_c1000": ("-c 1000 -P 1 -r 100000 -d 64 -t get", 200_000, 1),
     "get_p16_c50": ("-c 50 -P 16 -r 100000 -d 64 -t get", 1_500_000, 1),

@@ -161,7 +161,7 @@ options! {
         Threads busy_poll_us (busy_poll_us): u32 = 0, Range::Number(0, 1_000),
             "Microseconds that a reactor looks for work before it sleeps. Buys latency with CPU \
              time: only where its CPU has nothing else to do.";
-        Threads gather_us (gather_us): u32 = 200, Range::Number(0, 1_000),
+        Threads gather_us (gather_us): u32 = 400, Range::Number(0, 1_000),
             "Microseconds that a busy reactor waits for more requests and replies to come, so that \
              many leave in one send: cheaper for it and for the nodes. Without load it waits for \
              nothing. 0 is never. Needs kernel 6.12.";
