@@ -6,6 +6,7 @@
 mod bench;
 mod compare;
 mod coverage;
+mod modes;
 mod rows;
 mod script;
 mod streams;

@@ -44,7 +44,7 @@ fn ask(client: &mut Client, words: &[String]) -> Option<Reply> {
 }
 
 /// Errors by their first word, other replies by their type.
-fn kind(reply: &Reply) -> String {
+pub fn kind(reply: &Reply) -> String {
     let text = reply.text();
     match text.strip_prefix('-').filter(|_| reply.is_error()) {
         Some(error) => format!("-{}", error.split(' ').next().unwrap_or_default()),

@@ -259,12 +259,17 @@ pub fn monitors_only(out: &mut Vec<u8>) {
     fixed(out, "ERR only PING / QUIT / RESET are allowed after MONITOR");
 }
 
-/// A RESP2 client that is subscribed sent something else. `name` as in the command table.
+/// A RESP2 client that is subscribed sent something else. `name` as in the command table. EXEC says
+/// it in its own way (redis-server: `execCommandAbort`, multi.c).
 pub fn subscribed_only(out: &mut Vec<u8>, name: &str) {
+    let kind: &[u8] = match name {
+        "EXEC" => b"EXECABORT Transaction discarded because of: ",
+        _ => b"ERR ",
+    };
     let name = name.to_ascii_lowercase();
     let rest = b"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
                  this context";
-    line(out, &[b"ERR Can't execute '", name.as_bytes(), rest]);
+    line(out, &[kind, b"Can't execute '", name.as_bytes(), rest]);
 }
 
 // --- the line itself -------------------------------------------------------------------------
