@@ -30,7 +30,8 @@ impl Mode {
     pub fn bytes(&self) -> usize {
         let running = self.running.as_ref().map(|(_, queue)| queue);
         let queues = self.queue.iter().chain(running);
-        queues.map(|queue| queue.bytes.capacity() + queue.local.capacity()).sum()
+        let watched = self.watch.as_ref().map_or(0, |watch| watch.keys.capacity());
+        watched + queues.map(|queue| queue.bytes.capacity() + queue.local.capacity()).sum::<usize>()
     }
 }
 
@@ -46,11 +47,22 @@ pub struct Watch {
     pub broken: bool,
     /// The slot is on its way to this backend's node, which wants to hear ASKING first.
     pub asking: bool,
+    /// The keys, as bulk strings one behind the other, and how many.
+    pub keys: Vec<u8>,
+    pub key_count: u32,
 }
 
 impl Watch {
     pub fn new(slot: u16) -> Watch {
-        Watch { slot, backend: NONE, granted: false, broken: false, asking: false }
+        Watch {
+            slot,
+            backend: NONE,
+            granted: false,
+            broken: false,
+            asking: false,
+            keys: Vec::new(),
+            key_count: 0,
+        }
     }
 }
 
@@ -98,6 +110,8 @@ pub struct Queue {
     /// For each command in its order: where it ends in `local`, or `AT_NODE`.
     ends: Vec<u32>,
     at_node: u32,
+    /// The last of the node's commands is ours: `push_probe`.
+    probed: bool,
     /// The slot of its keys; `NO_SLOT` while it has none.
     pub slot: u16,
     /// Where to send it if no key says: by a script or a channel.
@@ -123,6 +137,7 @@ impl Default for Queue {
             local: Vec::new(),
             ends: Vec::new(),
             at_node: 0,
+            probed: false,
             slot: NO_SLOT,
             hint: NO_SLOT,
             failed: false,
@@ -156,6 +171,22 @@ impl Queue {
         self.ends.push(self.local.len() as u32);
     }
 
+    /// Adds EXISTS of the watched keys, as the last command. A key that is absent where its slot is
+    /// leaving comes into being at the other node, unseen by the guard here: then this is answered
+    /// with ASK or TRYAGAIN while queuing, and the node does not run the transaction.
+    pub fn push_probe(&mut self, watch: &Watch) {
+        let header = format!("*{}\r\n$6\r\nEXISTS\r\n", watch.key_count + 1);
+        self.bytes.extend_from_slice(header.as_bytes());
+        self.bytes.extend_from_slice(&watch.keys);
+        self.at_node += 1;
+        self.probed = true;
+    }
+
+    /// Whether the node's reply is not the client's as it is.
+    pub fn is_joined(&self) -> bool {
+        self.probed || self.len() > self.at_node as usize
+    }
+
     /// Takes a slot that a command's keys have. `false`: it is not that of the others.
     pub fn accept_slot(&mut self, slot: u16) -> bool {
         if self.slot == NO_SLOT {
@@ -164,7 +195,7 @@ impl Queue {
         self.slot == slot
     }
 
-    /// Commands queued.
+    /// Commands queued by the client.
     pub fn len(&self) -> usize {
         self.ends.len()
     }

@@ -251,7 +251,12 @@ impl Proxy {
             (NO_SLOT, hint) => hint,
             (slot, _) => slot,
         };
-        let watched = self.watch_of(c).map(|watch| watch.backend);
+        let mode = self.clients[c].mode.as_ref();
+        let watch = mode.and_then(|mode| mode.watch.as_ref());
+        if let Some(watch) = watch {
+            queue.push_probe(watch);
+        }
+        let watched = watch.map(|watch| watch.backend);
         if let Some(b) = watched {
             marks = marks.with(Marks::PRIVATE).with(Marks::BY_NODE);
             self.backends[b as usize].spoilt |= queue.fenced;
@@ -270,7 +275,7 @@ impl Proxy {
             self.clients[c].barrier = true;
         }
         let bytes = queue.take_bytes();
-        if queue.len() > queue.len_at_node() as usize {
+        if queue.is_joined() {
             // What we answer ourselves may change how the client is answered from then on.
             self.mode_of(c).running = Some((part, queue));
             self.clients[c].barrier = true;

@@ -63,12 +63,32 @@ impl Proxy {
             Some((true, false)) => (),
             None => self.mode_of(c).watch = Some(Watch::new(slot)),
         }
+        if !self.note_watched(c, &args) {
+            return Ran::Yes;
+        }
         self.clients[c].barrier = true;
         // It may be asked again: it changes nothing.
         let marks = asked.marks.with(Marks::PRIVATE).with(Marks::RETRY_SAFE);
         self.launch_single(Asked { marks, ..asked }, slot, source);
         self.clients[c].session.command_done();
         Ran::Yes
+    }
+
+    /// Keeps the keys for EXEC. `false`: they are too many, the client has been closed.
+    fn note_watched(&mut self, c: u32, args: &Args) -> bool {
+        let limit = self.settings.client_query_limit;
+        let Some(watch) = self.clients[c].mode.as_mut().and_then(|mode| mode.watch.as_mut()) else {
+            return true;
+        };
+        for key in args.iter().skip(1) {
+            write::bulk(&mut watch.keys, key);
+            watch.key_count += 1;
+        }
+        if watch.keys.len() > limit {
+            self.close_over_limit(c, "its watched keys are over client_query_limit");
+            return false;
+        }
+        true
     }
 
     /// Sends WATCH, or EXEC of a client that watches.

@@ -150,6 +150,26 @@ fn c9_transaction_on_a_half_moved_slot_follows_its_keys() {
 }
 
 #[test]
+fn watched_key_that_comes_into_being_at_the_other_node_makes_exec_answer_nil() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start_with(&cluster, &with(&[("refresh-interval-ms", "3600000")]));
+    let (mut client, mut other) = (proxy.client(), proxy.client());
+    let tag = key_of_slot("c9w", 100);
+    let [watched, written] = ["watched", "written"].map(|name| format!("{{{tag}}}{name}"));
+    assert_eq!(client.run(&format!("SET {written} before")).text(), "OK");
+    assert_eq!(client.run(&format!("WATCH {watched}")).text(), "OK");
+    cluster.open_migration(100, 0, 2);
+    // Absent here, so it is written there: the guard at this node sees nothing of it.
+    assert_eq!(other.run(&format!("SET {watched} x")).text(), "OK");
+    let lines = ["MULTI", &format!("SET {written} after"), "EXEC"];
+    assert_eq!(answers(&mut client, &lines), ["OK", "QUEUED", "nil-array"]);
+    assert_eq!(other.run(&format!("GET {written}")).text(), "\"before\"");
+    cluster.close_migration(100, 0, 2);
+    client.run(&format!("WATCH {watched}"));
+    assert_eq!(answers(&mut client, &lines), ["OK", "QUEUED", "[OK]"]);
+}
+
+#[test]
 fn transactions_need_no_connections_of_their_own() {
     let cluster = Cluster::three(flavour());
     let proxy = Proxy::start(&cluster);

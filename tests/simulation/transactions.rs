@@ -174,8 +174,11 @@ impl Cluster {
             queue.commands.iter().map(|args| args[0].to_ascii_uppercase()).collect();
         let both = || names.iter().zip(&queue.commands);
         let keys: Vec<&[u8]> = both().flat_map(|(name, args)| keys_of(name, args)).collect();
-        let id = both().find_map(|(name, args)| item::request_of(name, args));
-        let writes = names.iter().find(|name| *name != b"GET").or(names.first());
+        // EXISTS is the proxy's own: it looks for the watched keys.
+        let of_client = both().filter(|(name, _)| *name != b"EXISTS");
+        let id = of_client.into_iter().find_map(|(name, args)| item::request_of(name, args));
+        let reads = |name: &&Vec<u8>| matches!(name.as_slice(), b"GET" | b"EXISTS");
+        let writes = names.iter().find(|name| !reads(name)).or(names.first());
         answer.fenced = names.iter().any(|name| name.starts_with(b"EVAL"));
         let refusal = if queue.failed {
             Some(b"-EXECABORT Transaction discarded because of previous errors.\r\n".to_vec())
@@ -194,7 +197,11 @@ impl Cluster {
         }
         let mut reply = format!("*{}\r\n", queue.commands.len()).into_bytes();
         for (name, args) in both() {
+            let before = answer.ran.len();
             self.run(node, login, name, args, &mut answer);
+            if name == b"EXISTS" {
+                answer.ran.truncate(before);
+            }
             reply.append(&mut answer.reply);
         }
         answer.reply = reply;
@@ -206,10 +213,12 @@ impl Cluster {
 }
 
 impl History {
-    /// Whether a request's transaction reads a key that it does not write.
+    /// Whether a request's transaction reads a key that it does not write, or looks for it because
+    /// it is watched.
     pub fn transaction_reads(&self, id: u32, key: &[u8]) -> bool {
-        let steps = self.transactions.get(&id).into_iter().flatten();
-        steps.into_iter().any(|step| matches!(step, Step::Get(read) if read == key))
+        let mut steps = self.transactions.get(&id).into_iter().flatten();
+        let watched = self.guards.get(&id).is_some_and(|(_, watched)| watched == key);
+        watched || steps.any(|step| matches!(step, Step::Get(read) if read == key))
     }
 
     /// Whether what EXEC answered is what its commands did.
