@@ -3,14 +3,16 @@
 //!
 //! Not here: real nodes.
 
-use std::net::ToSocketAddrs;
+use std::net::{ToSocketAddrs, UdpSocket};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Instant;
 
 use crate::bench::with;
 use crate::support::client::Client;
 use crate::support::fake::{Answer, Fake, Map, Request, say};
 use crate::support::keys::key_of_slot;
-use crate::support::proxy::{Proxy, Settings};
+use crate::support::process::Folder;
+use crate::support::proxy::{Proxy, Settings, program};
 use crate::support::{millis, seconds, wait_until};
 
 /// Answers GET with `name`, everything else as usual.
@@ -105,6 +107,60 @@ fn c5_moved_and_ask_to_a_name_are_resolved() {
         let redirect = format!("-{kind} 3999 localhost:{}", b.port());
         check_redirect(&a, &b, "localhost", 3999, &redirect);
     }
+}
+
+/// A resolver that is asked and never answers, for this proxy alone: in a mount namespace of its own.
+#[test]
+fn c5_name_service_that_is_slow_holds_nobody_up() {
+    let alone = std::process::Command::new("unshare").args(["-m", "true"]).status();
+    if !alone.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: no mount namespace without root");
+        return;
+    }
+    let resolver = UdpSocket::bind("127.0.0.253:53").expect("port 53 of an address of our own");
+    resolver.set_read_timeout(Some(seconds(8))).expect("a time-out is accepted");
+    let folder = Folder::new("resolver");
+    let (file, starter) = (folder.file("resolv.conf"), folder.file("starter"));
+    std::fs::write(&file, "nameserver 127.0.0.253\noptions timeout:3 attempts:1\n").expect("file");
+    let (file, ringway) = (file.display(), program());
+    let inside =
+        format!("mount --bind {file} /etc/resolv.conf && exec {} \"$@\"", ringway.display());
+    let script = format!("#!/bin/sh\nexec unshare -m sh -c '{inside}' ringway \"$@\"\n");
+    std::fs::write(&starter, script).expect("script");
+    std::fs::set_permissions(&starter, std::fs::Permissions::from_mode(0o755)).expect("mode");
+
+    let node = Fake::start();
+    node.set_map(&Map::all_at(Some("127.0.0.1"), node.port()));
+    let key = key_of_slot("c", 3999);
+    let moved = key.clone();
+    node.answer(move |request| match request.name.as_str() {
+        "GET" if request.word(1) == moved => say("-MOVED 3999 slow.ringway.test:7000"),
+        "GET" => say("$1\r\nA"),
+        _ => Answer::Usual,
+    });
+    let settings = with(&[("refresh-interval-ms", "3600000")]);
+    let mut proxy = Proxy::launch_by(&starter, &[local(&node)], &settings);
+    proxy.wait_listening();
+    let (mut waiting, mut other) = (proxy.client(), proxy.client());
+    wait_answer(&mut other, "GET elsewhere", "\"A\"");
+    let here = Some("127.0.0.1");
+    let moved = Map::default()
+        .range(0, 3998, here, node.port())
+        .range(3999, 3999, Some("slow.ringway.test"), 7000)
+        .range(4000, 16_383, here, node.port());
+    node.set_map(&moved);
+    waiting.send(format!("GET {key}\r\n").as_bytes());
+    resolver.recv(&mut [0; 512]).expect("the name is asked for");
+    let asked = Instant::now();
+    while asked.elapsed() < seconds(2) {
+        let start = Instant::now();
+        assert_eq!(other.run("GET elsewhere").text(), "\"A\"");
+        assert!(start.elapsed() < seconds(1), "another client waited {:?}", start.elapsed());
+        std::thread::sleep(millis(5));
+    }
+    let text = waiting.read().text();
+    assert!(text.starts_with('-'), "GET of the moved key: {text}");
+    proxy.expect_alive();
 }
 
 #[test]

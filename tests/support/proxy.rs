@@ -3,7 +3,7 @@
 //! Not here: what options mean. `RINGWAY_BINARY` names another build, or a stand-in that takes
 //! `--listen` and `--node`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::client::Client;
 use super::cluster::Cluster;
@@ -73,6 +73,11 @@ impl Proxy {
     }
 
     pub fn launch<S: AsRef<str>>(nodes: &[S], settings: &Settings) -> Proxy {
+        Self::launch_by(&program(), nodes, settings)
+    }
+
+    /// Started by a program of the test's, which is to run `program()` with the same arguments.
+    pub fn launch_by<S: AsRef<str>>(starter: &Path, nodes: &[S], settings: &Settings) -> Proxy {
         let folder = Folder::new("proxy");
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
@@ -91,12 +96,12 @@ impl Proxy {
         args.extend_from_slice(&settings.args);
         let environment: Vec<(&str, &str)> =
             settings.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
-        let process = Process::start_with(&program(), &args, &environment, &folder.file("log"));
+        let process = Process::start_with(starter, &args, &environment, &folder.file("log"));
         Proxy { process, port, folder }
     }
 
     #[track_caller]
-    fn wait_listening(&mut self) {
+    pub fn wait_listening(&mut self) {
         let start = std::time::Instant::now();
         while Client::try_connect(self.port).is_err() {
             let late = start.elapsed() > seconds(10);
