@@ -345,7 +345,7 @@ impl Worker {
                 self.ring.receive(id, true);
             }
             None => {
-                let (line, why) = (proxy.refusal(), proxy.refusal_cause());
+                let (line, why) = proxy.refusal();
                 let pool = &self.names[usize::from(pool)];
                 let fields = [("pool", pool as _), ("client", &peer as _), ("why", &why as _)];
                 self.log.warn(self.now.unix_us, "client refused", &fields);

@@ -38,6 +38,8 @@ pub struct Threads {
     reports: Sender<Report>,
     drain_timeout: Duration,
     board: Board,
+    /// Looks at the memory until it may be trimmed again.
+    trim_pause: u32,
     /// What the main thread counts: the process as a whole.
     process: Counters,
 }
@@ -64,6 +66,7 @@ impl Threads {
             reports: reports.clone(),
             drain_timeout: Duration::from_millis(process.drain_timeout_ms),
             board: board.clone(),
+            trim_pause: 0,
             process: Counters::default(),
         };
         threads.process.set(Counter::MemoryLimit, memory_limit);
@@ -132,8 +135,14 @@ impl Threads {
         let counters = &mut self.process;
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let (resident, held) = (kib_in(&status, "VmRSS:"), ring::held());
-        if resident > held + held / 4 + FREE_PAGES_MAX {
+        self.trim_pause = self.trim_pause.saturating_sub(1);
+        if self.trim_pause == 0 && resident > held + held / 4 + FREE_PAGES_MAX {
             ring::trim_memory();
+            let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+            let freed = resident.saturating_sub(kib_in(&status, "VmRSS:"));
+            if freed < resident / 16 {
+                self.trim_pause = TRIM_PAUSE;
+            }
         }
         counters.set(Counter::MemoryRss, resident);
         counters.set(Counter::MemoryHeld, held);
@@ -354,6 +363,10 @@ impl Identities {
 /// Bytes of resident memory that nobody holds, beside a quarter of what is held. The program itself
 /// takes the half of it.
 const FREE_PAGES_MAX: u64 = 16 << 20;
+
+/// Looks without trimming after one that gave little back: reactors that allocate wait for it, and
+/// what is resident may be no free page at all (stacks, rings).
+const TRIM_PAUSE: u32 = 60;
 
 fn memory_limit(process: &Process) -> u64 {
     match process.memory_limit {

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use support::client::Client;
 use support::cluster::{Cluster, Flavour};
 use support::ports::free_port;
 use support::process::{Folder, Process};
@@ -249,10 +250,10 @@ fn first_sigterm_answers_what_is_in_flight_and_ends_with_0() {
     assert!(proxy.log().contains("drained clients_cut=0"), "{}", proxy.log());
 }
 
-#[test]
-fn second_sigterm_ends_at_once_with_1() {
+/// A proxy that was told to end while a client waits for a node that is stopped.
+fn draining() -> (Cluster, Proxy, Client) {
     let cluster = Cluster::three(Flavour::Redis);
-    let mut proxy = Proxy::start(&cluster);
+    let proxy = Proxy::start(&cluster);
     let key = cluster.key_on(0, "drain");
     let mut busy = proxy.client();
     assert_eq!(busy.run(&format!("SET {key} v")).text(), "OK");
@@ -260,6 +261,12 @@ fn second_sigterm_ends_at_once_with_1() {
     busy.send(&support::client::request(&["GET", &key]));
     std::thread::sleep(millis(100));
     proxy.process.terminate();
+    (cluster, proxy, busy)
+}
+
+#[test]
+fn second_sigterm_ends_at_once_with_1() {
+    let (cluster, mut proxy, _busy) = draining();
     assert!(proxy.process.wait(millis(400)).is_none(), "it waits for the answer");
     proxy.process.terminate();
     let status = proxy.process.wait(seconds(2)).expect("ends");
@@ -270,15 +277,7 @@ fn second_sigterm_ends_at_once_with_1() {
 
 #[test]
 fn two_sigterms_at_once_are_one() {
-    let cluster = Cluster::three(Flavour::Redis);
-    let mut proxy = Proxy::start(&cluster);
-    let key = cluster.key_on(0, "drain");
-    let mut busy = proxy.client();
-    assert_eq!(busy.run(&format!("SET {key} v")).text(), "OK");
-    cluster.nodes[0].process.stop();
-    busy.send(&support::client::request(&["GET", &key]));
-    std::thread::sleep(millis(100));
-    proxy.process.terminate();
+    let (cluster, mut proxy, mut busy) = draining();
     // Not so soon that the kernel makes one signal of both.
     std::thread::sleep(millis(30));
     proxy.process.terminate();

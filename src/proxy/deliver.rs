@@ -174,9 +174,7 @@ impl Proxy {
         if ended {
             client.output.commit();
             client.torn = false;
-            if (self.now.ms as u32).wrapping_sub(self.requests[r].since) >= self.slow_after_ms {
-                self.note_slow(r);
-            }
+            self.note_if_slow(r);
             self.backends[b as usize].pop(&self.requests);
             self.release_messages(c);
             return self.advance(c, r);
@@ -185,6 +183,14 @@ impl Proxy {
             client.torn = true;
             client.output.commit();
             self.mark_client_dirty(c);
+        }
+    }
+
+    /// HOT: one comparison for each reply.
+    #[inline]
+    fn note_if_slow(&mut self, r: u32) {
+        if self.age_ms(r) >= u64::from(self.slow_after_ms) {
+            self.note_slow(r);
         }
     }
 
@@ -199,9 +205,7 @@ impl Proxy {
             return self.complete_part(r, reply);
         }
         let c = entry.client;
-        if (self.now.ms as u32).wrapping_sub(entry.since) >= self.slow_after_ms {
-            self.note_slow(r);
-        }
+        self.note_if_slow(r);
         let entry = &self.requests[r];
         let client = &mut self.clients[c];
         assert_eq!(client.generation, entry.client_generation, "a reply is its own client's");
@@ -227,9 +231,6 @@ impl Proxy {
         let c = entry.client;
         entry.state = State::Done;
         let reply = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
-        if reply.is_empty() {
-            self.requests.drop_reply(r);
-        }
         self.requests.store_reply(r, reply);
         self.clients[c].stored += reply.len();
         if self.is_over_limit(c) {

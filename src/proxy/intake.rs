@@ -4,6 +4,7 @@
 
 use std::borrow::Cow;
 
+use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
 use super::{Action, Note, Proxy};
@@ -214,6 +215,26 @@ impl Proxy {
         client.partial = Some(partial);
         client.held_back = true;
         self.read_or_not(c);
+    }
+
+    /// A client that is held back or slowed is not read; one that is blocked is: it must be seen to
+    /// leave.
+    pub(super) fn read_or_not(&mut self, c: u32) {
+        let blocked = self.is_blocked(c);
+        let client = &mut self.clients[c];
+        let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
+        let held_back = client.held_back && !(blocked && kept <= READ_AHEAD_MAX);
+        let stop = held_back || client.slowed;
+        if stop == client.reading_stopped {
+            return;
+        }
+        client.reading_stopped = stop;
+        let socket = client.socket;
+        let action = match stop {
+            true => Action::StopReading { socket },
+            false => Action::StartReading { socket },
+        };
+        self.actions.push(action);
     }
 
     /// Bytes that were on their way when reading was stopped.

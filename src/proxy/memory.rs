@@ -3,9 +3,10 @@
 //!
 //! Not here: counting (the driver tells), the limits of single clients (`intake`, `deliver`).
 
+use super::Proxy;
 use super::client::{Client, Phase};
+use super::request::State;
 use super::types::{Memory, NONE, Now};
-use super::{Action, Proxy};
 
 /// Percent of the limit from which on spare buffers are given back,
 const TRIM: u64 = 70;
@@ -66,15 +67,6 @@ impl Proxy {
         }
     }
 
-    /// Why a client was refused.
-    pub fn refusal_cause(&self) -> &'static str {
-        match (self.draining, self.ladder.refuses()) {
-            (true, _) => "draining",
-            (_, true) => "memory_limit",
-            _ => "maxclients",
-        }
-    }
-
     #[cold]
     fn climb(&mut self, memory: Memory, percent: u64) {
         let now = self.now.ms;
@@ -105,8 +97,8 @@ impl Proxy {
         let open: Vec<u32> = self.clients.indexes().collect();
         for c in open {
             let client = &self.clients[c];
-            let open = client.phase == Phase::Open && !client.slowed;
-            if open && weight(client) + self.asked_bytes(client) >= bytes {
+            let is_read = client.phase == Phase::Open && !client.slowed;
+            if is_read && weight(client) + self.asked_bytes(client) >= bytes {
                 self.clients[c].slowed = true;
                 self.tally.clients_slowed += 1;
                 self.read_or_not(c);
@@ -145,36 +137,28 @@ impl Proxy {
         }
     }
 
-    /// Bytes of its requests that nodes have not answered.
+    /// Bytes of its requests that nodes have and have not answered.
     fn asked_bytes(&self, client: &Client) -> usize {
         let mut bytes = 0;
         let mut at = client.head;
         while at != NONE {
             let entry = &self.requests[at];
-            bytes += entry.len as usize;
+            bytes += match entry.state {
+                State::Parent => {
+                    let parts = self.splits[entry.split].parts.iter();
+                    parts.map(|&part| self.bytes_at_node(part)).sum()
+                }
+                _ => self.bytes_at_node(at),
+            };
             at = entry.next_in_client;
         }
         bytes
     }
 
-    /// A client that is held back or slowed is not read; one that is blocked is: it must be seen to
-    /// leave.
-    pub(super) fn read_or_not(&mut self, c: u32) {
-        let blocked = self.is_blocked(c);
-        let client = &mut self.clients[c];
-        let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
-        let held_back = client.held_back && !(blocked && kept <= super::blocking::READ_AHEAD_MAX);
-        let stop = held_back || client.slowed;
-        if stop == client.reading_stopped {
-            return;
-        }
-        client.reading_stopped = stop;
-        let socket = client.socket;
-        let action = match stop {
-            true => Action::StopReading { socket },
-            false => Action::StartReading { socket },
-        };
-        self.actions.push(action);
+    /// Only what is in a FIFO has a length: others keep that of an earlier request.
+    fn bytes_at_node(&self, r: u32) -> usize {
+        let entry = &self.requests[r];
+        if entry.state == State::InFlight { entry.len as usize } else { 0 }
     }
 }
 

@@ -343,14 +343,15 @@ impl Proxy {
         Some(self.clients.open(socket, session))
     }
 
-    /// The line that a refused client is sent.
-    pub fn refusal(&self) -> Vec<u8> {
+    /// The line that a refused client is sent, and why it was refused, for the log.
+    pub fn refusal(&self) -> (Vec<u8>, &'static str) {
         let mut out = Vec::new();
-        match self.ladder.refuses() {
-            true => local::errors::no_memory(&mut out),
-            false => local::errors::maxclients(&mut out),
+        if self.ladder.refuses() && !self.draining {
+            local::errors::no_memory(&mut out);
+            return (out, "memory_limit");
         }
-        out
+        local::errors::maxclients(&mut out);
+        (out, if self.draining { "draining" } else { "maxclients" })
     }
 
     /// Bytes have come.

@@ -387,11 +387,8 @@ impl Proxy {
     }
 
     fn client_counts(&self) -> ClientCounts {
-        ClientCounts {
-            connected: self.clients.open_count() as u64,
-            blocked: self.clients_blocked() as u64,
-            subscribed: self.topics.clients as u64,
-        }
+        let [connected, blocked, .., subscribed] = self.own_counts();
+        ClientCounts { connected, blocked, subscribed }
     }
 
     /// What `local` says to a command of this client.

@@ -373,11 +373,13 @@ impl Requests {
     #[inline]
     pub fn store_reply(&mut self, index: u32, reply: &[u8]) {
         let entry = &mut self[index];
-        if let Some(short) = entry.short.get_mut(..reply.len()) {
+        entry.short_len = 0;
+        if reply.is_empty() {
+            self.drop_reply(index);
+        } else if let Some(short) = entry.short.get_mut(..reply.len()) {
             short.copy_from_slice(reply);
             entry.short_len = reply.len() as u8;
         } else {
-            entry.short_len = 0;
             self.set_reply(index, reply);
         }
     }

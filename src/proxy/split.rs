@@ -471,25 +471,20 @@ mod tests {
 
     #[track_caller]
     fn check(merge: Merge, order: &[u32], replies: &[&str], expected: &str) {
-        let mut splits = Splits::default();
-        let index = splits.open(0, merge, Version::Resp2);
-        let split = &mut splits[index];
-        split.order.extend_from_slice(order);
-        for reply in replies {
-            split.absorb(reply.as_bytes());
-        }
-        let replies: Vec<&[u8]> = replies.iter().map(|reply| reply.as_bytes()).collect();
-        let mut out = Vec::new();
-        split.merge(&replies, 3, &mut out);
-        assert_eq!(String::from_utf8_lossy(&out), expected);
+        check_with(merge, |split| split.order.extend_from_slice(order), replies, expected);
     }
 
     #[track_caller]
     fn check_adjusted(merge: Merge, adjust: &[i64], replies: &[&str], expected: &str) {
+        check_with(merge, |split| split.adjust.extend_from_slice(adjust), replies, expected);
+    }
+
+    #[track_caller]
+    fn check_with(merge: Merge, set: impl Fn(&mut Split), replies: &[&str], expected: &str) {
         let mut splits = Splits::default();
         let index = splits.open(0, merge, Version::Resp2);
         let split = &mut splits[index];
-        split.adjust.extend_from_slice(adjust);
+        set(split);
         for reply in replies {
             split.absorb(reply.as_bytes());
         }

@@ -742,7 +742,7 @@ fn memory_used_up_closes_the_heaviest_client_and_refuses_new_ones() {
     assert_eq!(rig.closed, [Conn::Client(heavy)]);
     let (socket, peer, now) = (rig.socket(), node(9), rig.now());
     assert_eq!(rig.proxy.handle_accepted(socket, peer, peer, now), None);
-    let line = String::from_utf8(rig.proxy.refusal()).unwrap();
+    let line = String::from_utf8(rig.proxy.refusal().0).unwrap();
     assert!(line.starts_with("-ERR ") && line.contains("memory_limit"), "{line}");
     rig.memory(60);
     assert!(rig.proxy.handle_accepted(socket, peer, peer, now).is_some());
@@ -786,4 +786,19 @@ fn entry_of_a_client_that_left_waiting_is_used_anew_and_not_woken_for_it() {
     rig.answer(backend, ":1 ");
     assert_eq!(rig.told(Conn::Client(late)), ":1 ");
     assert_eq!(rig.proxy.requests_open(), 0);
+}
+
+#[test]
+fn memory_counts_no_length_of_a_request_that_is_over() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("SET {} {}", key("k", true), "x".repeat(100_000)));
+    rig.let_in(true);
+    let first = rig.backend_of(1);
+    rig.answer(first, "+OK ");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+    // Its entry is now that of a request that is cut.
+    rig.ask(client, &format!("MGET {} {}", key("a", true), key("b", false)));
+    rig.memory(85);
+    assert_eq!(rig.unread.len(), 0, "a few bytes are under way");
 }

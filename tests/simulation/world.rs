@@ -396,7 +396,7 @@ impl World {
             }
             None => {
                 self.clients[client].refused = true;
-                let line = self.proxy.refusal();
+                let (line, _) = self.proxy.refusal();
                 self.send(socket, line);
                 if let Some(entry) = self.entry(socket) {
                     entry.sending = None;
