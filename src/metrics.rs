@@ -8,7 +8,10 @@
 
 use std::array;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use hdrhistogram::Histogram;
 
@@ -167,9 +170,20 @@ pub struct Published {
     /// One count per bucket of `bounds`.
     latency: Box<[AtomicU64]>,
     bounds: Arc<[u64]>,
+    subscribed: AtomicBool,
 }
 
 impl Published {
+    /// Whether any of its clients is subscribed. Shown before the node is asked, so before the
+    /// client is told: whoever publishes after that sees it.
+    pub fn is_subscribed(&self) -> bool {
+        self.subscribed.load(Acquire)
+    }
+
+    pub fn show_subscribed(&self, subscribed: bool) {
+        self.subscribed.store(subscribed, Release);
+    }
+
     /// As last shown.
     pub fn value(&self, counter: Counter) -> u64 {
         self.values[counter as usize].load(Relaxed)
@@ -188,6 +202,7 @@ pub fn board(reactors: usize) -> Board {
             values: array::from_fn(|_| AtomicU64::new(0)),
             latency: zeros(),
             bounds: bounds.clone(),
+            subscribed: AtomicBool::new(false),
         })
         .collect()
 }

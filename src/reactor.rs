@@ -146,6 +146,8 @@ struct Worker {
     /// All reactors, by index; empty until all have started.
     peers: Arc<[Peer]>,
     board: Board,
+    /// As shown there.
+    subscribed: bool,
     counters: Counters,
     busy_poll: Option<BusyPoll>,
     memory_limit: u64,
@@ -220,6 +222,7 @@ impl Worker {
             inbox: channels.inbox,
             peers: Vec::new().into(),
             board,
+            subscribed: false,
             counters: Counters::default(),
             busy_poll,
             memory_limit: settings.memory_limit,
@@ -269,6 +272,7 @@ impl Worker {
             self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
             self.publish();
         }
+        self.look_for_subscriptions();
         let mut woken = false;
         let mut events = 0;
         while let Some(event) = self.ring.next_event() {
@@ -379,6 +383,7 @@ impl Worker {
     fn flush(&mut self, pool: usize) {
         let mut actions = std::mem::take(&mut self.actions);
         self.proxies[pool].flush(&mut actions);
+        self.show_subscriptions();
         for action in actions.drain(..) {
             self.act(pool, action);
         }

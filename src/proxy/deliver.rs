@@ -385,7 +385,10 @@ impl Proxy {
                 self.requests.close(r);
             }
             State::Inquiring => {
-                self.forget_inquiry(r);
+                match self.requests[r].split {
+                    NONE => self.forget_inquiry(r),
+                    _ => self.forget_receivers(r),
+                }
                 self.requests.close(r);
             }
             State::Held | State::Done => self.requests.close(r),

@@ -20,7 +20,7 @@
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
-//! clients' side and the nodes'), `peers` (what all reactors answer together), `own` (PROXY),
+//! clients' side and the nodes'), `peers` and `receivers` (what all reactors answer together), `own` (PROXY),
 //! `databases` (SELECT), `slowlog`, `monitor`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
@@ -50,6 +50,7 @@ mod own;
 pub mod peers;
 mod private;
 mod pubsub;
+mod receivers;
 mod recover;
 mod replicas;
 pub mod request;
@@ -88,6 +89,7 @@ use nodes::Nodes;
 use output::Pool;
 use peers::Inquiries;
 use pubsub::Topics;
+use receivers::Receivers;
 use recover::News;
 use request::Requests;
 use scripts::Scripts;
@@ -204,6 +206,7 @@ pub struct Proxy {
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
     inquiries: Inquiries,
+    receivers: Receivers,
     databases: Databases,
     slow_log: SlowLog,
     /// From so many milliseconds on a request is slow.
@@ -283,6 +286,7 @@ impl Proxy {
             learned: None,
             scripts: Scripts::default(),
             inquiries: Inquiries::default(),
+            receivers: Receivers::default(),
             databases: Databases::default(),
             slow_log: SlowLog::new(settings.slowlog_max_len, first_client_id, client_id_step),
             slow_after_ms: settings.slow_after_ms(),
@@ -556,6 +560,7 @@ impl Proxy {
         if self.has_lines() {
             self.hand_out_lines();
         }
+        self.ask_receivers();
         let mut dirty = std::mem::take(&mut self.dirty_backends);
         for b in dirty.drain(..) {
             self.flush_backend(b);

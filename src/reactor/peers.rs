@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, TrySendError};
 
 use super::Worker;
+use crate::proxy::Proxy;
 use crate::proxy::peers::{Query, Told};
 use crate::ring::Waker;
 
@@ -84,6 +85,28 @@ impl Worker {
         for peer in to.iter().filter_map(|&index| self.peers.get(usize::from(index))) {
             // Where there is no room, or nobody any more, lines are missed.
             peer.tell(Message::Shown { pool: pool as u16, lines: lines.clone() });
+        }
+    }
+
+    /// What is published in this turn has been waiting since before it: those who were told that
+    /// they are subscribed before it was sent are on the board.
+    pub(super) fn look_for_subscriptions(&mut self) {
+        if self.peers.len() > 1 {
+            let own = usize::from(self.index);
+            let mut others = self.board.iter().enumerate().filter(|&(index, _)| index != own);
+            let elsewhere = others.any(|(_, shown)| shown.is_subscribed());
+            for proxy in &mut self.proxies {
+                proxy.handle_subscriptions_elsewhere(elsewhere);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn show_subscriptions(&mut self) {
+        let subscribed = self.proxies.iter().any(Proxy::has_subscriptions);
+        if subscribed != self.subscribed {
+            self.subscribed = subscribed;
+            self.board[usize::from(self.index)].show_subscribed(subscribed);
         }
     }
 

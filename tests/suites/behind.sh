@@ -7,6 +7,7 @@
 #
 # SUITE_POOL      a pool's folder: instead of starting a cluster (seconds), one of it is emptied and taken
 # SUITE_NODES     primaries (2)
+# SUITE_REACTORS  reactors of the proxy (2)
 # SUITE_FOLDER    where the nodes' folders and the logs go (/tmp); who sets it, removes it
 # RINGWAY_BINARY  the proxy
 # When the proxy ends, however it ends, the kernel ends the nodes.

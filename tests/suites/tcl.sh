@@ -14,6 +14,7 @@
 # RINGWAY_TCL_SOURCE  the suite's source as a file, where Debian cannot be reached
 # RINGWAY_TCL_PORTS   the first of 100 ports to look for free ones from (one between 11000 and 20900)
 # RINGWAY_TCL_NODES   number of nodes (3)
+# SUITE_REACTORS      reactors of the proxy (2)
 # RINGWAY_TCL_SKIP    another list of what is left out (to see what passes by now)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -148,7 +149,7 @@ start_proxy() {
     local unset=() name
     for name in $(compgen -e RINGWAY_); do unset+=(-u "$name"); done
     # allow_config: the suite sets up the server with CONFIG SET.
-    env "${unset[@]}" "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors 1 \
+    env "${unset[@]}" "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors "${SUITE_REACTORS:-2}" \
         --announce-version "$VERSION" --allow-config >"$WORK/proxy.log" 2>&1 &
     PROXY_PORT=$PORT PROXY=$! PIDS+=($!)
     until_true 10 "the proxy does not answer" ask dbsize
