@@ -61,6 +61,7 @@ mod slowlog;
 mod split;
 mod subscribe;
 mod subscriber;
+pub mod synced;
 #[cfg(test)]
 mod tests_peers;
 mod transaction;

@@ -78,6 +78,8 @@ pub struct Blocked {
     pub launched: bool,
     /// CLIENT UNBLOCK has ended it; whether with an error.
     pub unblocked: Option<bool>,
+    /// It is WAITAOF.
+    pub synced: bool,
     /// WAIT: replicas wanted, and one for each primary that is asked.
     pub wanted: i64,
     pub primaries: Vec<Leg>,
