@@ -99,6 +99,9 @@ pub const PEERS_MS_MAX: u64 = 2_000;
 /// answered. Each client has one under way.
 pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 
+/// Addresses that cluster clients are told (`announce`).
+pub const ANNOUNCED_MAX: usize = 1_000;
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 

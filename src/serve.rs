@@ -347,7 +347,7 @@ impl Identities {
             admin_user: pool.admin_user.as_deref().map(Into::into),
             maxclients: process.maxclients,
             listen_port: pool.listen.first().map_or(0, SocketAddr::port),
-            announce: None,
+            announce: pool.announce.clone(),
             started_unix_s: self.started_unix_s,
             process_id: std::process::id(),
             reactors: self.reactors,

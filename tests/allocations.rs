@@ -66,7 +66,7 @@ impl Rig {
             slowlog_max_len: 128,
             maxclients: 10,
             listen_port: 1,
-            announce: None,
+            announce: Vec::new(),
             started_unix_s: 0,
             process_id: 1,
             reactors: 1,

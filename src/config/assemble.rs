@@ -10,6 +10,7 @@ use super::options::{self, Pool, Process, Scope, User};
 use super::problem::{Problem, Problems, Source};
 use super::value::{Raw, Value, parse_endpoint};
 use super::{Config, Given, Invocation, ReadFile};
+use crate::limits::ANNOUNCED_MAX;
 use crate::secret::Secret;
 
 pub fn assemble(
@@ -216,6 +217,17 @@ impl Assembly<'_> {
                 pool.client_output_soft, pool.client_output_limit
             );
             self.complain(source_of(given, named), named, None, text);
+        }
+        let twice =
+            (1..pool.announce.len()).find(|&n| pool.announce[..n].contains(&pool.announce[n]));
+        if let Some(n) = twice {
+            let (source, value) = (source_of(given, "announce"), pool.announce[n].to_string());
+            let text = "is there twice: each address is one node to clients".to_string();
+            self.complain(source, "announce", Some(&value), text);
+        }
+        if pool.announce.len() > ANNOUNCED_MAX {
+            let text = format!("has more than {ANNOUNCED_MAX} addresses");
+            self.complain(source_of(given, "announce"), "announce", None, text);
         }
         // A file that could not be read has its own line.
         let password_given = has(given, "node_password") || has(given, "node_password_file");

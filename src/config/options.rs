@@ -202,6 +202,11 @@ options! {
         Addresses nodes (node): Vec<Endpoint> = Vec::new(), Range::Any,
             "Some nodes of the cluster, to ask for the others. Names are resolved again when no node \
              answers, so a headless service's name will do.";
+        Addresses announce (announce): Vec<Endpoint> = Vec::new(), Range::Any,
+            "The addresses that cluster clients are told (CLUSTER SLOTS, SHARDS, NODES): those of \
+             all proxies of this cluster, in the same order at each, so that such clients spread \
+             over them. Each gets an equal share of the slots, and serves any. Empty: the one \
+             address that the client has reached.";
         Addresses announce_version (announce_version): String = "7.2.5".to_string(), Range::Version,
             "The server version told to clients (HELLO, INFO). Libraries choose commands by it: do \
              not promise more than the nodes have.";

@@ -199,6 +199,8 @@ fn options_that_contradict_each_other_are_refused() {
         "--reactors=2",
         "--cpus=0,1",
         "--client-output-soft=1gb",
+        "--announce=a:1,b:1",
+        "--announce=a:1",
         "--node-user=u",
         "--password=x",
         "--password-file=secret",
@@ -211,6 +213,7 @@ fn options_that_contradict_each_other_are_refused() {
             "--cpus: give either reactors or cpus: cpus already says how many",
             "--password-file: give either password or password_file",
             "--client-output-soft: client_output_soft (1073741824) must not be above client_output_limit (268435456)",
+            "--announce \"a:1\": is there twice: each address is one node to clients",
             "--node-user: needs node_password or node_password_file",
         ],
     );

@@ -66,6 +66,7 @@ impl Proxy {
         let backend = &mut self.backends[b as usize];
         backend.retire(&mut self.backend_pool);
         if backend.lane == Lane::Private {
+            self.end_sync_if_refused(b);
             self.private_has_answered(b);
         }
     }
@@ -132,6 +133,7 @@ impl Proxy {
         } else {
             if lane == Lane::Private {
                 self.note_private_reply(b, r, &reply);
+                self.note_refused_write(r, &reply);
             }
             self.whole_reply(b, r, &reply);
         }

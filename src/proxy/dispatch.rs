@@ -156,7 +156,8 @@ impl Proxy {
             Class::PubSub => self.run_pubsub(asked, &args),
             Class::Walk => self.run_walk(asked, &args),
             Class::Transaction => return self.run_transaction(asked, source, spans),
-            Class::Blocking if command.name.starts_with("WAIT") => self.run_wait(asked, &args),
+            Class::Blocking if command.name == "WAIT" => self.run_wait(asked, &args),
+            Class::Blocking if command.name == "WAITAOF" => self.run_wait_synced(asked, &args),
             Class::Blocking => return self.run_blocking(asked, source, spans),
             Class::Refused | Class::Module => {
                 self.answer_with(c, |out| errors::refused(out, command.name))

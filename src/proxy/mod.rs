@@ -62,6 +62,7 @@ mod slowlog;
 mod split;
 mod subscribe;
 mod subscriber;
+pub mod synced;
 #[cfg(test)]
 mod tests_peers;
 mod transaction;

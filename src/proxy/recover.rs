@@ -32,7 +32,7 @@ impl Proxy {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
-        if self.is_at_node(r) {
+        if self.is_at_node(r) || self.is_sync_leg(r) {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }

@@ -20,6 +20,8 @@ pub enum Merge {
     Values,
     Sum,
     Min,
+    /// Arrays of counts: the least in each place.
+    Least,
     /// The first reply, if none is an error.
     AllSucceeded,
     /// The first reply that is no error.
@@ -158,6 +160,7 @@ impl Split {
                 Some(())
             }
             Merge::Values => merge_values(replies, &self.order, out),
+            Merge::Least => merge_least(replies, out),
             Merge::LogicalAnd => merge_and(replies, &self.adjust, out),
             Merge::Join => merge_join(replies, out),
             Merge::Union => merge_union(replies, out),
@@ -357,6 +360,24 @@ fn merge_values(replies: &[&[u8]], order: &[u32], out: &mut Vec<u8>) -> Option<(
     rests.iter().all(|rest| rest.is_empty()).then_some(())
 }
 
+fn merge_least(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut least: Vec<i64> = Vec::new();
+    for (n, reply) in replies.iter().enumerate() {
+        let counts: Option<Vec<i64>> = elements(reply)?.into_iter().map(parse_integer).collect();
+        let counts = counts?;
+        if n == 0 {
+            least = counts;
+        } else if counts.len() != least.len() {
+            return None;
+        } else {
+            least.iter_mut().zip(counts).for_each(|(least, count)| *least = count.min(*least));
+        }
+    }
+    write::array_header(out, least.len());
+    least.into_iter().for_each(|count| write::integer(out, count));
+    Some(())
+}
+
 /// `kept`: places where one yes is enough.
 fn merge_and(replies: &[&[u8]], kept: &[i64], out: &mut Vec<u8>) -> Option<()> {
     let mut places: Vec<usize> = Vec::new();
@@ -492,6 +513,16 @@ mod tests {
         let mut out = Vec::new();
         split.merge(&replies, 3, &mut out);
         assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn least_of_each_place_counts() {
+        let replies = ["*2\r\n:1\r\n:0\r\n", "*2\r\n:0\r\n:2\r\n", "*2\r\n:1\r\n:1\r\n"];
+        check(Merge::Least, &[], &replies, "*2\r\n:0\r\n:0\r\n");
+        check(Merge::Least, &[], &replies[1..], "*2\r\n:0\r\n:1\r\n");
+        let unlike = ["*2\r\n:1\r\n:0\r\n", "*1\r\n:0\r\n"];
+        check(Merge::Least, &[], &unlike, &format!("-{UNEXPECTED}\r\n"));
+        check(Merge::Least, &[], &["*2\r\n:1\r\n:0\r\n", "-ERR no\r\n"], "-ERR no\r\n");
     }
 
     #[test]

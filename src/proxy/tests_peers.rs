@@ -19,7 +19,7 @@ fn identity() -> Identity {
         slowlog_max_len: 128,
         maxclients: 100,
         listen_port: 1,
-        announce: None,
+        announce: Vec::new(),
         started_unix_s: 0,
         process_id: 1,
         reactors: 2,

@@ -170,6 +170,7 @@ impl Proxy {
             Ok(slot) => slot,
             Err(error) => return self.fail_queued(c, |out| out.extend_from_slice(&error)),
         };
+        let with_body = self.queued_script(asked, args);
         let Some(queue) = self.queue_of(c) else { return Ran::Yes };
         if slot.is_some_and(|slot| !queue.accept_slot(slot)) {
             self.tally.crossslot += 1;
@@ -178,7 +179,7 @@ impl Proxy {
         if slot.is_none() && queue.hint == NO_SLOT {
             queue.hint = slot_of(args.get(1).unwrap_or_default());
         }
-        queue.push_at_node(args.bytes);
+        queue.push_at_node(with_body.as_deref().unwrap_or(args.bytes));
         queue.fenced |= asked.marks.has(Marks::FENCED);
         queue.reads_only &= asked.marks.has(Marks::RETRY_SAFE);
         self.answer_queued(c)

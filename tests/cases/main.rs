@@ -29,6 +29,7 @@ mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod synced;
 mod together;
 mod transactions;
 mod walk;

@@ -97,6 +97,58 @@ fn a10_evaluated_script_is_known_by_name_on_every_shard() {
     assert!(client.call(&["EVALSHA", name, "0"]).text().starts_with(NOSCRIPT));
 }
 
+#[test]
+fn a10_transaction_calls_a_kept_script_whatever_nodes_forget() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let [key, ..] = keys_on_each(&cluster, "a10-multi");
+    let node = &cluster.nodes[0];
+    let mut client = proxy.client();
+    assert_eq!(client.call(&["SCRIPT", "LOAD", "return KEYS[1]"]).string(), NAME);
+    let twice = [
+        "MULTI".to_owned(),
+        format!("EVALSHA {NAME} 1 {key}"),
+        format!("EVALSHA_RO {NAME} 1 {key}"),
+        format!("EVALSHA {} 1 {key}", NAME.to_uppercase()),
+        "PING".to_owned(),
+        "EXEC".to_owned(),
+    ];
+    let lines: Vec<&str> = twice.iter().map(String::as_str).collect();
+    let expected = format!("[\"{key}\", \"{key}\", \"{key}\", PONG]");
+    for watch in [false, true] {
+        node.run("SCRIPT FLUSH");
+        let before = (node.calls("eval"), node.calls("evalsha"), node.calls("evalsha_ro"));
+        if watch {
+            assert_eq!(client.run(&format!("WATCH {key}")).text(), "OK");
+        }
+        assert_eq!(answers(&mut client, &lines).last(), Some(&expected), "watch: {watch}");
+        let after = (node.calls("eval"), node.calls("evalsha"), node.calls("evalsha_ro"));
+        // The body goes once.
+        assert_eq!(after, (before.0 + 1, before.1 + 1, before.2 + 1));
+    }
+    // One that was first seen in this transaction.
+    node.run("SCRIPT FLUSH");
+    let name = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+    let (eval, evalsha) = (["EVAL", "return 1", "1", &key], ["EVALSHA", name, "1", &key]);
+    let multi = |commands: &[&[&str]]| {
+        let mut client = proxy.client();
+        client.run("MULTI");
+        for words in commands {
+            assert_eq!(client.call(words).text(), "QUEUED");
+        }
+        client.run("EXEC").text()
+    };
+    assert_eq!(multi(&[&eval, &evalsha]), "[1, 1]");
+    node.run("SCRIPT FLUSH");
+    assert_eq!(multi(&[&evalsha]), "[1]");
+    // What nobody has told us is the node's to refuse.
+    let none = "0".repeat(40);
+    let text = multi(&[&["EVALSHA", &none, "1", &key], &["SET", &key, "v"]]);
+    assert!(text.starts_with(&format!("[{NOSCRIPT}")) && text.ends_with("OK]"), "{text}");
+    assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
+    assert!(multi(&[&evalsha]).starts_with(&format!("[{NOSCRIPT}")));
+}
+
 /// Each reactor knows what clients of the others have loaded.
 #[test]
 fn a10_script_loaded_through_one_reactor_is_known_to_all() {

@@ -231,7 +231,6 @@ fn refused_and_later_commands_answer_one_error() {
         "CLIENT PAUSE 1",
         "ACL SETUSER x",
         "MODULE LOAD x",
-        "WAITAOF 0 1 0",
     ] {
         client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
         let Got::Reply(reply) = client.read_within(seconds(5)) else { panic!("{line}: no answer") };

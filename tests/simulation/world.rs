@@ -524,7 +524,7 @@ pub fn identity() -> Identity {
         slowlog_max_len: 128,
         maxclients: 10_000,
         listen_port: 6379,
-        announce: None,
+        announce: Vec::new(),
         started_unix_s: 1_700_000_000,
         process_id: 1,
         reactors: 1,

@@ -57,8 +57,8 @@ pub struct Identity {
     pub slowlog_max_len: u32,
     pub maxclients: u32,
     pub listen_port: u16,
-    /// What the cluster face names as its one node; None: the address that the client used.
-    pub announce: Option<Endpoint>,
+    /// What the cluster face names as its nodes; empty: the address that the client used.
+    pub announce: Vec<Endpoint>,
     pub started_unix_s: u64,
     pub process_id: u32,
     pub reactors: u32,
