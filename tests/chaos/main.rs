@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bed;
+mod clock;
 mod crowd;
 mod faults;
 mod figures;
@@ -15,6 +16,7 @@ mod model;
 mod network;
 mod outside;
 mod plan;
+mod reader;
 mod relay;
 mod reshard;
 #[path = "../support/mod.rs"]
