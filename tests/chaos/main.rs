@@ -6,6 +6,7 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bed;
+mod circuit;
 mod clock;
 mod crowd;
 mod faults;
