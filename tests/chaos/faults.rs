@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use crate::bed::{Bed, fail_over, info, is_primary, pause};
 use crate::crowd::Crowd;
 use crate::reshard;
+use crate::support::client::Client;
 use crate::support::cluster::Flavour;
 use crate::support::{millis, seconds, wait_until};
 use crate::words::Random;
@@ -171,7 +172,7 @@ impl Faults {
             }
             Fault::KillClients => {
                 for _ in 0..3 {
-                    kill_clients(bed);
+                    kill_clients(bed.proxy.port);
                     std::thread::sleep(millis(self.random.below(60)));
                 }
             }
@@ -242,13 +243,13 @@ fn load_again(bed: &mut Bed, node: usize) {
 }
 
 /// Cuts all clients' connections with the proxy. (The operator's own is one of them.)
-pub fn kill_clients(bed: &Bed) {
-    let mut operator = bed.proxy.client();
+pub fn kill_clients(port: u16) {
+    let mut operator = Client::connect(port);
     let killed = operator.run("CLIENT KILL TYPE normal SKIPME yes");
     assert!(!killed.is_error(), "{}", killed.text());
     let _ = std::process::Command::new("ss")
         .args(["-K", "-t", "state", "established"])
-        .arg(format!("sport = :{}", bed.proxy.port))
+        .arg(format!("sport = :{port}"))
         .output();
 }
 

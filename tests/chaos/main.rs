@@ -9,6 +9,7 @@ mod bed;
 mod circuit;
 mod clock;
 mod crowd;
+mod dns;
 mod faults;
 mod figures;
 mod host;
@@ -20,6 +21,7 @@ mod plan;
 mod reader;
 mod relay;
 mod reshard;
+mod soak;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;
