@@ -151,6 +151,8 @@ impl Worker {
             (Counter::Completions, ring.completions),
             (Counter::CompletionsStale, ring.stale),
             (Counter::BuffersExhausted, ring.enobufs),
+            (Counter::CompletionsOverflowed, ring.overflows),
+            (Counter::SubmissionsFull, ring.full),
             (Counter::ReceivesRearmed, ring.rearms),
             (Counter::BusyPollHits, ring.spin_hits),
         ];

@@ -15,7 +15,7 @@ use crate::support::proxy::{Proxy, Settings};
 use crate::support::{millis, seconds, wait_until};
 
 /// User and system time of a process in clock ticks (a hundredth of a second).
-fn cpu_ticks(pid: u32) -> u64 {
+pub fn cpu_ticks(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let field = |i: usize| fields.get(i).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
@@ -80,10 +80,116 @@ fn h13_smallest_rings_and_buffers_change_nothing() {
     let mut styles = usual_styles(4);
     styles.extend(vec![crate::crowd::Style { depth: 4, ..styles[0] }; 60]);
     let crowd = Crowd::start(proxy.port, seed(), &styles);
-    std::thread::sleep(if is_long() { seconds(60) } else { seconds(4) });
-    let tally = crowd.finish("H13: 64 entries, 16 buffers of 1 KiB");
+    let start = Instant::now();
+    while start.elapsed() < if is_long() { seconds(60) } else { seconds(4) } {
+        std::thread::sleep(millis(300));
+        // What all clients have sent meanwhile comes at once.
+        proxy.process.stop();
+        std::thread::sleep(millis(60));
+        proxy.process.resume();
+    }
+    let told = proxy.client().run("INFO").string();
+    let [buffers, overflows, full] =
+        ["buffers_exhausted", "completions_overflowed", "submissions_full"]
+            .map(|name| field(&told, name));
+    let title = format!(
+        "H13: 64 entries, 16 buffers of 1 KiB; {buffers} times no buffer, {overflows} overflows of \
+         the completion queue, {full} times the submission queue full"
+    );
+    let tally = crowd.finish(&title);
     tally.expect_right();
     tally.expect_no_errors();
+    assert!(buffers > 0 && overflows > 0 && full > 0, "{title}");
+    proxy.expect_alive();
+}
+
+/// A number of INFO.
+fn field(info: &str, name: &str) -> u64 {
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|digits| digits.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Wall time is in the log only: a day ahead, a day back, and everybody is served as before.
+#[test]
+fn h19_wall_clock_of_the_proxy_that_jumps_a_day_changes_nothing() {
+    let mut bed = Bed::start_by_clock(Flavour::Redis);
+    let Some(clock) = &bed.clock else { return };
+    let crowd = Crowd::start(bed.proxy.port, seed(), &usual_styles(2));
+    let mut idle: Vec<Client> = (0..20).map(|_| bed.proxy.client()).collect();
+    let mut blocked = bed.proxy.client();
+    for offset in ["+1d", "-1d", "+0"] {
+        blocked.send(b"BLPOP h19:nothing 2\r\n");
+        let start = Instant::now();
+        clock.set(offset);
+        assert_eq!(blocked.read().text(), "nil");
+        let took = start.elapsed();
+        assert!(took >= millis(1_900) && took <= millis(3_500), "{offset}: waited {took:?}");
+        println!("H19: {offset}: a wait of 2 s took {took:?}");
+    }
+    idle.iter_mut().for_each(|client| assert_eq!(client.run("PING").text(), "PONG"));
+    let tally = crowd.finish("H19: the proxy's clock jumped");
+    tally.expect_right();
+    tally.expect_no_errors();
+    assert_eq!(tally.lost, 0);
+    assert!(bed.proxy.log().lines().count() < 200);
+    bed.proxy.expect_alive();
+}
+
+/// A node whose clock jumps takes its peers for dead, or they it: it may refuse for a while, or be
+/// replaced. Nobody gets a wrong reply of it, and all is well when the clock is.
+#[test]
+fn h19_wall_clock_of_a_node_that_jumps_a_day_costs_no_wrong_reply() {
+    let Some(clock) = crate::clock::Clock::new() else { return };
+    if Flavour::Valkey.program().is_none() {
+        return println!("SKIPPED: no valkey-server, and redis-server cannot start under faketime");
+    }
+    let mut bed = Bed::start(Flavour::Valkey);
+    let (primary, _) = bed.pair(0);
+    clock.rule(|| bed.cluster.nodes[primary].restart());
+    bed.wait_healed();
+    let crowd = Crowd::start(bed.proxy.port, seed(), &usual_styles(2));
+    std::thread::sleep(millis(300));
+    crowd.may_lose();
+    for offset in ["+1d", "-1d", "+0"] {
+        clock.set(offset);
+        std::thread::sleep(millis(2_500));
+    }
+    bed.wait_healed();
+    crowd.calm();
+    std::thread::sleep(millis(500));
+    let tally = crowd.finish("H19: a node's clock jumped");
+    tally.expect_right();
+    bed.proxy.expect_alive();
+}
+
+/// Connections of clients, cut by an operator or by the kernel while their requests are under way:
+/// what was theirs is nobody's, and nothing of them is left.
+#[test]
+fn clients_that_are_cut_leave_nothing_behind() {
+    let cluster = bed::cluster(Flavour::Redis, 0);
+    let mut proxy = Proxy::start_with(&cluster, &Settings::default());
+    let mut client = proxy.client();
+    let listed = |client: &mut Client| client.run("CLIENT LIST").string().lines().count();
+    let pid = proxy.process.id();
+    // Every kind of connection to nodes is made before they are counted.
+    let crowd = Crowd::start(proxy.port, seed(), &usual_styles(2));
+    std::thread::sleep(millis(300));
+    crowd.finish("before").expect_right();
+    wait_until(seconds(5), "the crowd to be gone", || listed(&mut client) == 1);
+    let before = crate::soak::descriptors(pid);
+    let crowd = Crowd::start(proxy.port, seed(), &usual_styles(6));
+    for _ in 0..if is_long() { 500 } else { 40 } {
+        crate::faults::kill_clients(proxy.port);
+        std::thread::sleep(millis(25));
+    }
+    let tally = crowd.finish("clients cut");
+    tally.expect_right();
+    assert_eq!(tally.lost, 0);
+    assert!(tally.connections > 100, "{} connections", tally.connections);
+    let mut client = proxy.client();
+    wait_until(seconds(5), "the cut clients to be gone", || {
+        listed(&mut client) == 1 && crate::soak::descriptors(pid) <= before
+    });
     proxy.expect_alive();
 }
 

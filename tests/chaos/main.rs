@@ -6,7 +6,10 @@
 #![allow(clippy::disallowed_methods)]
 
 mod bed;
+mod circuit;
+mod clock;
 mod crowd;
+mod dns;
 mod faults;
 mod figures;
 mod host;
@@ -15,8 +18,10 @@ mod model;
 mod network;
 mod outside;
 mod plan;
+mod reader;
 mod relay;
 mod reshard;
+mod soak;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;
