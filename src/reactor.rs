@@ -503,7 +503,7 @@ impl Worker {
         let mut next = self.now.ms + SLEEP_MAX_MS;
         for proxy in &mut self.proxies {
             urgent |= proxy.take_urgent();
-            next = next.min(proxy.next_deadline());
+            next = next.min(proxy.plan());
         }
         if let Some(until) = self.drain_until_ms {
             next = next.min(until);

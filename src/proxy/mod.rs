@@ -231,6 +231,8 @@ pub struct Proxy {
     now: Now,
     next_check_ms: u64,
     next_tidy_ms: u64,
+    /// What the driver was last told to sleep for at most.
+    planned_ms: u64,
     /// Scratch space, reused.
     spans: Vec<Span>,
     keys: Vec<u32>,
@@ -306,6 +308,7 @@ impl Proxy {
             now: Now::default(),
             next_check_ms: 0,
             next_tidy_ms: 0,
+            planned_ms: 0,
             spans: Vec::new(),
             keys: Vec::new(),
             inline: Vec::new(),
@@ -526,7 +529,7 @@ impl Proxy {
     pub fn handle_time(&mut self, now: Now) {
         self.now = now;
         if now.ms >= self.next_check_ms {
-            self.forgive_stall(now.ms - self.next_check_ms);
+            self.forgive_stall(now.ms.saturating_sub(self.next_check_ms.max(self.planned_ms)));
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
             self.check_topics();
@@ -549,6 +552,12 @@ impl Proxy {
             self.next_tidy_ms
         };
         check.min(self.waits.next_ms).min(self.ladder.deadline())
+    }
+
+    /// The same, for a driver that now sleeps until then.
+    pub fn plan(&mut self) -> u64 {
+        self.planned_ms = self.next_deadline();
+        self.planned_ms
     }
 
     /// Once a turn, after all events: hands out what is to be sent and done.

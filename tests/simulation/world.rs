@@ -317,7 +317,7 @@ impl World {
         let next = if self.proxy.take_urgent() {
             self.now_us + 1 + self.random.below(20)
         } else {
-            let sleep = self.proxy.next_deadline().saturating_sub(now.ms).clamp(1, 1_000);
+            let sleep = self.proxy.plan().saturating_sub(now.ms).clamp(1, 1_000);
             (self.now_us / 1_000 + sleep) * 1_000
         };
         self.turn_before(next.max(self.now_us + 1));
