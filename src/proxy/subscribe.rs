@@ -37,7 +37,9 @@ impl Proxy {
 
     /// By the channel's slot, so that one channel's messages keep their order. The node counts each
     /// backend of ours that it sends the message to as one receiver: in their place the clients of
-    /// this reactor are counted.
+    /// this reactor are counted. Those of the others stay one each: to ask them would cost each
+    /// PUBLISH a round between threads, to know them each reactor a copy of all subscriptions,
+    /// patterns too, kept true through every move of a slot or of a subscription.
     fn run_publish(&mut self, asked: Asked, args: &Args) -> Ran {
         let channel = args.get(1).unwrap_or_default();
         let slot = slot_of(channel);
