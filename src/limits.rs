@@ -102,7 +102,11 @@ pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 /// Addresses that cluster clients are told (`announce`).
 pub const ANNOUNCED_MAX: usize = 1_000;
 
-/// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
+/// For how many databases it is remembered whether the nodes have them.
+pub const DATABASES_KNOWN_MAX: usize = 1_024;
+
+/// Databases that a client is told of (CONFIG GET databases), as a server's default; whether they
+/// can be selected is up to the nodes.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 
 /// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.

@@ -281,6 +281,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         slowlog_max_len: pool.slowlog_max_len as usize,
         fence_lanes: usize::from(pool.fence_lanes),
         private_backends_max: pool.private_backends_max as usize,
+        databases_max: pool.databases_max,
         ..crate::proxy::Settings::default()
     })
 }

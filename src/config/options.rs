@@ -272,6 +272,10 @@ options! {
             "Connections per node and reactor that single clients have for themselves while they \
              block (BLPOP, XREAD BLOCK, WAIT) or watch keys. At this number such a command answers \
              an error.";
+        Limits databases_max (databases_max): u8 = 16, Range::Number(1, 255),
+            "Databases that the clients of one reactor may be in at a time (SELECT, where the nodes \
+             have them). Each is one more connection per node and reactor, closed after a minute \
+             without use.";
         Limits client_requests_max (client_requests_max): u32 = 4096, Range::Number(1, 1_000_000),
             "Requests of one client under way; at this number it is not read until some are answered.";
         Limits client_output_soft (client_output_soft): u64 = MIB, Range::Bytes(16 * KIB, 16 * GIB),

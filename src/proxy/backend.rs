@@ -64,8 +64,8 @@ pub struct Backend {
     pub phase: Phase,
     pub lane: Lane,
     pub version: Version,
-    /// The database that its handshake selects.
-    pub database: u8,
+    /// Of the database that its handshake selects (`databases`).
+    pub seat: u8,
     /// In the list of those that have something to send.
     pub dirty: bool,
     /// Replies of the handshake still to come.
@@ -116,7 +116,7 @@ impl Backend {
             phase: Phase::Idle,
             lane,
             version,
-            database: 0,
+            seat: 0,
             dirty: false,
             handshake_left: 0,
             handshake_sending: false,

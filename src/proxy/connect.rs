@@ -39,11 +39,11 @@ impl Proxy {
     pub(super) fn open_backend(
         &mut self,
         node: u16,
-        (version, database): (Version, u8),
+        (version, seat): (Version, u8),
         lane: Lane,
     ) -> u32 {
         let mut backend = Backend::new(node, self.nodes[node].address, version, lane);
-        backend.database = database;
+        backend.seat = seat;
         match self.backends_free.pop() {
             Some(b) => {
                 self.backends[b as usize] = backend;
@@ -102,9 +102,9 @@ impl Proxy {
     /// protected mode) is taken for the handshake's answer and never for a client's.
     fn handshake(&self, b: u32) -> (Vec<u8>, u8) {
         let (mut out, mut replies) = self.login(self.backends[b as usize].version);
-        let database = self.backends[b as usize].database;
-        if database > 0 {
-            let number = database.to_string();
+        let seat = self.backends[b as usize].seat;
+        if seat > 0 {
+            let number = self.databases.number(seat).to_string();
             encode_request([b"SELECT".as_slice(), number.as_bytes()].into_iter(), &mut out);
             replies += 1;
         }
@@ -142,7 +142,7 @@ impl Proxy {
     pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
         let backend = &mut self.backends[b as usize];
         let kind = backend.scanner.frame_type();
-        let selects = backend.database > 0 && backend.handshake_left == 1;
+        let selects = backend.seat > 0 && backend.handshake_left == 1;
         let greets = backend.version == Version::Resp3 && !selects;
         let expected = if greets { b'%' } else { b'+' };
         // A node that loads, or runs a long script, lets us in all the same; but the database must
@@ -400,6 +400,7 @@ impl Proxy {
                         self.lose_backend(b, Why::TimedOut);
                     }
                 }
+                Phase::Ready if self.is_idle_database(b) => self.lose_backend(b, Why::Retired),
                 Phase::Ready => {
                     if let Some(oldest) = backend.head() {
                         let quiet_ms = self.now.ms.saturating_sub(backend.progress_ms);
@@ -437,10 +438,10 @@ impl Proxy {
         if backend.phase != Phase::Idle || backend.lane == Lane::Private {
             return;
         }
-        let face = face_of(backend.version, backend.database);
+        let face = face_of(backend.version, backend.seat);
         let entry = &mut self.nodes[node];
         match backend.lane {
-            Lane::Shared => entry.shared[face] = NONE,
+            Lane::Shared => entry.set_shared(face, NONE),
             Lane::Fence => entry.fences[face].retain(|&fence| fence != b),
             Lane::Subscriber => entry.subscriber = NONE,
             Lane::Private => (),

@@ -154,7 +154,7 @@ impl Proxy {
         self.close_parts(s, &parts);
         self.splits[s].parts = parts;
         if let Some(database) = self.splits[s].database {
-            self.finish_select(s, database, &out);
+            self.finish_select(s, database, &mut out);
         }
         self.answer_parent(s, out);
     }

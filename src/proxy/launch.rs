@@ -327,20 +327,20 @@ impl Proxy {
     }
 
     /// The backend that all clients of this version and database share towards a node.
-    pub(super) fn shared_backend(&mut self, node: u16, version: Version, database: u8) -> u32 {
-        let face = face_of(version, database);
-        let known = self.nodes[node].shared[face];
+    pub(super) fn shared_backend(&mut self, node: u16, version: Version, seat: u8) -> u32 {
+        let face = face_of(version, seat);
+        let known = self.nodes[node].shared_of(face);
         if known != NONE {
             return known;
         }
-        let b = self.open_backend(node, (version, database), super::backend::Lane::Shared);
-        self.nodes[node].shared[face] = b;
+        let b = self.open_backend(node, (version, seat), super::backend::Lane::Shared);
+        self.nodes[node].set_shared(face, b);
         b
     }
 
-    /// The database of a request's client. It does not change while anything is in flight.
+    /// The seat of the database that a request's client is in, until nothing of it is in flight.
     pub(super) fn database_of(&self, r: u32) -> u8 {
-        self.clients[self.requests[r].client].session.database
+        self.clients[self.requests[r].client].session.seat
     }
 
     /// Whether requests may be queued on a backend; connects it when it is time.

@@ -167,8 +167,8 @@ impl Proxy {
         by_name && entry.waits == 0 && NOSCRIPT.contains(&line)
     }
 
-    /// A script in a transaction cannot be asked for again: one that is kept goes with its body, the
-    /// first time that the transaction calls it. `None`: as it is.
+    /// A script in a transaction cannot be asked for again: one that is kept goes with its body,
+    /// the first time that the transaction calls it. `None`: as it is.
     pub(super) fn queued_script(&mut self, asked: Asked, args: &Args) -> Option<Vec<u8>> {
         if matches!(asked.command.name, "EVAL" | "EVAL_RO") {
             self.note_evaluated(args.get(1)?);
@@ -216,7 +216,8 @@ mod tests {
         let line = format!("EVALSHA {} 1 key arg", String::from_utf8_lossy(NAME));
         let mut spans = Vec::new();
         let mut bytes = Vec::new();
-        crate::resp::request::encode_request(line.split(' ').map(str::as_bytes), &mut bytes);
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        crate::resp::request::encode_request(words.into_iter(), &mut bytes);
         let parsed = RequestParser::default().parse(&bytes, &RequestLimits::default(), &mut spans);
         assert!(parsed.is_ok());
         let args = Args { bytes: &bytes, spans: &spans };

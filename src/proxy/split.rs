@@ -86,7 +86,7 @@ pub struct Split {
     /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
     pub walk: Option<Box<Walk>>,
     /// SELECT: the database that its client enters if all say OK.
-    pub database: Option<u8>,
+    pub database: Option<u32>,
     pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,

@@ -160,6 +160,8 @@ pub struct Settings {
     pub slowlog_max_len: usize,
     /// Backends that single clients have for themselves, for one node.
     pub private_backends_max: usize,
+    /// Databases that clients may be in at a time.
+    pub databases_max: u8,
 }
 
 impl Settings {
@@ -199,6 +201,7 @@ impl Default for Settings {
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
             private_backends_max: 256,
+            databases_max: 16,
         }
     }
 }

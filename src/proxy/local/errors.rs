@@ -64,6 +64,10 @@ pub fn not_yet(out: &mut Vec<u8>, name: &str) {
 }
 
 /// A command that only has a meaning on one server's own connection.
+pub fn databases_max(out: &mut Vec<u8>) {
+    fixed(out, "ERR too many databases are in use through this proxy (databases_max)");
+}
+
 pub fn not_supported(out: &mut Vec<u8>, name: &str) {
     let name = name.replace('|', " ");
     line(out, &[b"ERR ", name.as_bytes(), b" is not supported by this proxy"]);
