@@ -276,6 +276,9 @@ impl Proxy {
             entry.marks.unset(Marks::IRREGULAR);
             let c = entry.client;
             if c != NONE {
+                if entry.waits > 0 {
+                    self.repeats.reward();
+                }
                 self.clients[c].irregular -= 1;
                 if entry.marks.has(Marks::PRIVATE) {
                     self.end_block(c);

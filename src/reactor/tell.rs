@@ -151,10 +151,11 @@ impl Worker {
             (Counter::Completions, ring.completions),
             (Counter::CompletionsStale, ring.stale),
             (Counter::BuffersExhausted, ring.enobufs),
-            (Counter::CompletionsOverflowed, ring.overflows),
-            (Counter::SubmissionsFull, ring.full),
             (Counter::ReceivesRearmed, ring.rearms),
             (Counter::BusyPollHits, ring.spin_hits),
+            (Counter::QueueOverflows, ring.overflows),
+            (Counter::ShortSends, ring.short_sends),
+            (Counter::SubmissionsFull, ring.full),
         ];
         for (counter, value) in values {
             counters.set(counter, value);
@@ -225,6 +226,9 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         memory_used: value(Counter::MemoryHeld),
         memory_limit: value(Counter::MemoryLimit),
         clients_slowed: value(Counter::ClientsSlowed),
+        buffers_exhausted: value(Counter::BuffersExhausted),
+        queue_overflows: value(Counter::QueueOverflows),
+        submissions_full: value(Counter::SubmissionsFull),
         clients_closed_for_memory: value(Counter::ClientsClosedForMemory),
         memory_peak: value(Counter::MemoryPeak),
         memory_rss: value(Counter::MemoryRss),

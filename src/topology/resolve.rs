@@ -5,7 +5,7 @@
 use crate::cluster::{Endpoint, Topology};
 use ahash::AHashMap;
 use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -14,6 +14,8 @@ use tokio::sync::{Semaphore, oneshot};
 const LOOKUPS_MAX: usize = 16;
 /// How long anybody waits for the resolver before the last good answer is taken.
 const LOOKUP_MS: u64 = 1000;
+/// How long connecting to an address that is new for a name may take.
+const PROBE_MS: u64 = 500;
 /// How long an answer is taken as fresh.
 const FRESH_MS: u64 = 5000;
 /// How long the answer for a name that nobody asks about any more is kept.
@@ -93,18 +95,41 @@ impl Resolver {
                 found.insert(host, addresses);
             }
         }
-        for node in &mut topology.nodes {
+        let mut changed = Vec::new();
+        for (index, node) in topology.nodes.iter_mut().enumerate() {
             let before = last.and_then(|last| {
                 let index = last.node_by_endpoint(&node.endpoint)?;
                 last.nodes.get(usize::from(index))?.address
             });
             let now = found.get(&node.endpoint.host).map(Vec::as_slice).unwrap_or_default();
             node.address = pick(now, &node.endpoint, before, lost);
+            if let (Some(now), Some(before)) = (node.address, before)
+                && now != before
+                && !lost.contains(&before)
+            {
+                changed.push((index, before, tokio_uring::spawn(self.clone().listens(now))));
+            }
+        }
+        for (index, before, listens) in changed {
+            if let (false, Some(node)) =
+                (listens.await.unwrap_or(false), topology.nodes.get_mut(index))
+            {
+                node.address = Some(before);
+            }
         }
         let now = self.clock.now_ms();
         self.names
             .borrow_mut()
             .retain(|_, entry| entry.in_flight || now < entry.used_at.saturating_add(KEPT_MS));
+    }
+
+    /// Whether somebody takes connections at an address that a name leads to now, while nothing is
+    /// wrong with the one before: a wrong answer must not cost the healthy connections there.
+    async fn listens(self, address: SocketAddr) -> bool {
+        let Ok(_permit) = self.permits.acquire().await else { return false };
+        let limit = Duration::from_millis(PROBE_MS);
+        let attempt = off_thread(move || TcpStream::connect_timeout(&address, limit).is_ok());
+        attempt.await.unwrap_or(false)
     }
 
     async fn ask(self, host: Box<str>) {

@@ -149,6 +149,7 @@ fn h16_changed_wrong_or_missing_answers_of_names_disturb_nobody() {
 fn h16_node_that_moves_is_found_by_its_name() {
     let Some(names) = Names::new() else { return };
     let (mut cluster, mut proxy) = named(&names);
+    cluster.nodes[0].add_args(&["--cluster-announce-hostname", &name_of(0)]);
     let crowd = Crowd::start(proxy.port, seed(), &usual_styles(1));
     std::thread::sleep(millis(300));
     for (round, host) in [[127, 0, 3, 1], [127, 0, 3, 2]].into_iter().enumerate() {
