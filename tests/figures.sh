@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests behind the figures of trust (README.md, 'Working on it') and prints the figures at the end.
+# Runs the tests behind the figures of trust (README.md, Working on it) and prints the figures at the end.
 #
 #   tests/figures.sh [short] [FIGURE …]
 #

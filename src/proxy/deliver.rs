@@ -291,6 +291,8 @@ impl Proxy {
     pub(super) fn fail(&mut self, r: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::new();
         write(&mut out);
+        // No answer of a node that is well again.
+        self.requests[r].waits = 0;
         self.complete(r, &out);
     }
 

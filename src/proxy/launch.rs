@@ -303,6 +303,7 @@ impl Proxy {
 
     /// A leg's time is spent: the last error that a node gave, or one of ours.
     pub(super) fn give_up(&mut self, r: u32) {
+        self.requests[r].waits = 0;
         let last = self.requests.take_reply(r);
         if last.is_empty() {
             self.tally.timeouts += 1;

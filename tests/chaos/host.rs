@@ -81,13 +81,19 @@ fn h13_smallest_rings_and_buffers_change_nothing() {
     styles.extend(vec![crate::crowd::Style { depth: 4, ..styles[0] }; 60]);
     let crowd = Crowd::start(proxy.port, seed(), &styles);
     let start = Instant::now();
+    // More than either queue holds.
+    let mut many: Vec<Client> = (0..600).map(|_| proxy.client()).collect();
     while start.elapsed() < if is_long() { seconds(60) } else { seconds(4) } {
-        std::thread::sleep(millis(300));
-        // What all clients have sent meanwhile comes at once.
+        std::thread::sleep(millis(200));
+        // What all of them send meanwhile comes at once.
         proxy.process.stop();
-        std::thread::sleep(millis(60));
+        many.iter_mut().for_each(|client| client.send(b"PING\r\n"));
+        std::thread::sleep(millis(30));
         proxy.process.resume();
+        many.iter_mut().for_each(|client| assert_eq!(client.read().text(), "PONG"));
     }
+    // Numbers are shown some times a second.
+    std::thread::sleep(millis(600));
     let told = proxy.client().run("INFO").string();
     let [buffers, overflows, full] =
         ["buffers_exhausted", "queue_overflows", "submissions_full"].map(|name| field(&told, name));
@@ -98,7 +104,9 @@ fn h13_smallest_rings_and_buffers_change_nothing() {
     let tally = crowd.finish(&title);
     tally.expect_right();
     tally.expect_no_errors();
-    assert!(buffers > 0 && overflows > 0 && full > 0, "{title}");
+    // The kernel hands out a few completions at a time, so that a queue of 256 does not overflow;
+    // src/ring/tests.rs makes one that does.
+    assert!(buffers > 0 && full > 0, "{title}");
     proxy.expect_alive();
 }
 
