@@ -11,8 +11,8 @@ use crate::limits::{REPEATS_ALWAYS_MS, REPEATS_MAX};
 /// What one repeat costs, in tenths, so that each request earns one.
 const COST: u64 = 10;
 
-/// What a repeat that was answered gives back: itself, and leave for more of those that wait, so that
-/// thousands follow within a few round trips when a node is well again.
+/// What a repeat that was answered gives back: itself, and leave for more of those that wait, so
+/// that thousands follow within a few round trips when a node is well again.
 const REWARD: u64 = 5 * COST;
 
 const TENTHS_MAX: u64 = REPEATS_MAX * COST;
@@ -80,7 +80,8 @@ mod tests {
         let mut repeats = Repeats::default();
         taken(&mut repeats, 1_000, 0, 0);
         let found = (0..1_000).filter(|&now| repeats.take(now, 0)).count() as u64;
-        assert!(found >= 900 / REPEATS_ALWAYS_MS && found <= 1_000 / REPEATS_ALWAYS_MS, "{found}");
+        let expected = 900 / REPEATS_ALWAYS_MS..=1_000 / REPEATS_ALWAYS_MS;
+        assert!(expected.contains(&found), "{found}");
     }
 
     #[test]

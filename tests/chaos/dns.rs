@@ -1,8 +1,8 @@
-//! H16: nodes known by name, while the names' answers change, are wrong, or do not come: a hosts file
-//! of the proxy's own, in a mount namespace, and a resolver that never answers.
+//! H16: nodes known by name, while the names' answers change, are wrong, or do not come: a hosts
+//! file of the proxy's own, in a mount namespace, and a resolver that never answers.
 //!
-//! Needs root and `unshare`; without them it says so and is skipped. Not here: names whose service is
-//! slow at the start (`tests/cases/fakes`).
+//! Needs root and `unshare`; without them it says so and is skipped. Not here: names whose service
+//! is slow at the start (`tests/cases/fakes`).
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Instant;
