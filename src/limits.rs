@@ -75,6 +75,11 @@ pub const UNCONFIRMED_MAX: usize = 64;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Requests that nodes which refuse may be sent again, beyond a tenth of those that come; and the
+/// milliseconds after which one always may.
+pub const REPEATS_MAX: u64 = 256;
+pub const REPEATS_ALWAYS_MS: u64 = 40;
+
 /// Milliseconds for which a subscription that its node has lost is set up anew; then its clients
 /// are closed, so that they know.
 pub const DEAF_MS_MAX: u64 = 10_000;

@@ -93,10 +93,11 @@ counters! {
     Completions "completions" Counter "Completions handled.";
     CompletionsStale "completions_stale" Counter "Completions whose owner was gone.";
     BuffersExhausted "buffers_exhausted" Counter "Times that receive buffers ran out.";
-    CompletionsOverflowed "completions_overflowed" Counter "Times that the completion queue was too small.";
-    SubmissionsFull "submissions_full" Counter "Times that the submission queue was full before the turn's end.";
     ReceivesRearmed "receives_rearmed" Counter "Multishot receives armed again.";
     BusyPollHits "busy_poll_hits" Counter "Turns in which looking before sleeping paid.";
+    QueueOverflows "queue_overflows" Counter "Times that the completion queue was too small.";
+    ShortSends "short_sends" Counter "Sends that did not go out at once.";
+    SubmissionsFull "submissions_full" Counter "Times that the submission queue was full before the turn's end.";
     MemoryRss "memory_rss_bytes" Gauge "Resident memory of the process.";
     MemoryHeld "memory_held_bytes" Gauge "Memory that the process has allocated.";
     MemoryLimit "memory_limit_bytes" Gauge "What it may allocate; 0: no limit.";

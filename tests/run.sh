@@ -11,7 +11,9 @@
 #   format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
-# RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (20; 600 with 'long'), and what it does
+# RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (16; 600 with 'long'), and what it does;
+#                           until RINGWAY_CHAOS_COMMANDS are verified (1.5 million; ten times as many with 'long')
+# Single figures, each printed at the end: tests/figures.sh
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
 # to tests/.cache, which git ignores.
 set -uo pipefail
@@ -194,6 +196,7 @@ install_all() {
     if [[ $wanted == *chaos* && $(id -u) == 0 ]]; then
         command -v ip >/dev/null || packages+=(iproute2)
         command -v nft >/dev/null || packages+=(nftables)
+        command -v faketime >/dev/null || packages+=(faketime)
     fi
     install_debian "${packages[@]}" || return 1
     if [[ $wanted =~ conformance|cases-valkey|clients|chaos ]]; then install_valkey || return 1; fi

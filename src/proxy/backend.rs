@@ -107,6 +107,8 @@ pub struct Backend {
     /// Attempts that failed in a row, and since when.
     pub failures: u32,
     pub failing_since_ms: u64,
+    /// It fails for longer than a request may take: one probes it, the others are answered at once.
+    pub tripped: bool,
     pub address: SocketAddr,
 }
 
@@ -144,6 +146,7 @@ impl Backend {
             retry_at_ms: 0,
             failures: 0,
             failing_since_ms: 0,
+            tripped: false,
             address,
         }
     }

@@ -30,7 +30,7 @@ pub(super) enum Why {
 
 /// Backoff between attempts: 50 ms, doubled up to this, plus a quarter of jitter: a node that is
 /// there again is used within a second.
-const BACKOFF_MAX_MS: u64 = 500;
+pub(super) const BACKOFF_MAX_MS: u64 = 500;
 
 /// A check of deadlines that is so late was not delayed by work.
 const STALL_MS: u64 = 250;
@@ -168,6 +168,7 @@ impl Proxy {
         }
         backend.phase = Phase::Ready;
         backend.failures = 0;
+        backend.tripped = false;
         backend.progress_ms = self.now.ms;
         self.mark_backend_dirty(b);
         if self.backends[b as usize].lane == Lane::Fence {
@@ -314,6 +315,8 @@ impl Proxy {
             backend.failing_since_ms = self.now.ms;
         }
         backend.failures += 1;
+        let failing_ms = self.now.ms.saturating_sub(backend.failing_since_ms);
+        backend.tripped = failing_ms > self.settings.request_timeout_ms;
         // A connection that served is tried again at once, a node that refuses less and less often.
         let backoff = match backend.failures {
             1 if was_ready => 0,

@@ -278,6 +278,9 @@ impl Proxy {
             entry.marks.unset(Marks::IRREGULAR);
             let c = entry.client;
             if c != NONE {
+                if entry.waits > 0 {
+                    self.repeats.reward();
+                }
                 self.clients[c].irregular -= 1;
                 if entry.marks.has(Marks::PRIVATE) {
                     self.end_block(c);
@@ -290,6 +293,8 @@ impl Proxy {
     pub(super) fn fail(&mut self, r: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::new();
         write(&mut out);
+        // No answer of a node that is well again.
+        self.requests[r].waits = 0;
         self.complete(r, &out);
     }
 

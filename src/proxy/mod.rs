@@ -16,7 +16,7 @@
 //! This file holds the tables and the way in and out. The other files are parts of the same
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
-//! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
+//! `recover` (errors, losses, time; `repeats`: not too often), `connect`, `fence` (replies that may be
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
@@ -52,6 +52,7 @@ mod private;
 mod pubsub;
 mod receivers;
 mod recover;
+mod repeats;
 mod replicas;
 pub mod request;
 mod route;
@@ -92,6 +93,7 @@ use peers::Inquiries;
 use pubsub::Topics;
 use receivers::Receivers;
 use recover::News;
+use repeats::Repeats;
 use request::Requests;
 use scripts::Scripts;
 use session::Session;
@@ -216,6 +218,7 @@ pub struct Proxy {
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Waits,
+    repeats: Repeats,
     /// What of them is this proxy's, of the counts that INFO must not be late with.
     own_totals: [u64; 6],
     client_pool: Pool,
@@ -296,6 +299,7 @@ impl Proxy {
             monitors: Monitors::default(),
             totals: Totals::default(),
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
+            repeats: Repeats::default(),
             own_totals: [0; 6],
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),

@@ -6,6 +6,7 @@ use super::{TOTALS_EVERY_MS, Worker};
 use crate::metrics::{self, Board, Counter};
 use crate::proxy::local::Totals;
 use crate::proxy::{self, Note};
+use crate::ring;
 
 /// How often it is written that clients cannot be accepted.
 const ACCEPT_TOLD_EVERY_MS: u64 = 10_000;
@@ -147,16 +148,8 @@ impl Worker {
             (Counter::PubsubShardChannels, subscribed[2]),
             (Counter::PubsubClients, subscribed[3]),
             (Counter::Turns, self.turns),
-            (Counter::Enters, ring.enters),
-            (Counter::Completions, ring.completions),
-            (Counter::CompletionsStale, ring.stale),
-            (Counter::BuffersExhausted, ring.enobufs),
-            (Counter::CompletionsOverflowed, ring.overflows),
-            (Counter::SubmissionsFull, ring.full),
-            (Counter::ReceivesRearmed, ring.rearms),
-            (Counter::BusyPollHits, ring.spin_hits),
         ];
-        for (counter, value) in values {
+        for (counter, value) in values.into_iter().chain(ring_values(&ring)) {
             counters.set(counter, value);
         }
         if let Some(published) = self.board.get(usize::from(self.index)) {
@@ -225,6 +218,9 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         memory_used: value(Counter::MemoryHeld),
         memory_limit: value(Counter::MemoryLimit),
         clients_slowed: value(Counter::ClientsSlowed),
+        buffers_exhausted: value(Counter::BuffersExhausted),
+        queue_overflows: value(Counter::QueueOverflows),
+        submissions_full: value(Counter::SubmissionsFull),
         clients_closed_for_memory: value(Counter::ClientsClosedForMemory),
         memory_peak: value(Counter::MemoryPeak),
         memory_rss: value(Counter::MemoryRss),
@@ -235,4 +231,18 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         latency_p99_us: sums.latency_us(0.99),
         latency_p999_us: sums.latency_us(0.999),
     }
+}
+
+fn ring_values(ring: &ring::Counters) -> [(Counter, u64); 9] {
+    [
+        (Counter::Enters, ring.enters),
+        (Counter::Completions, ring.completions),
+        (Counter::CompletionsStale, ring.stale),
+        (Counter::BuffersExhausted, ring.enobufs),
+        (Counter::ReceivesRearmed, ring.rearms),
+        (Counter::BusyPollHits, ring.spin_hits),
+        (Counter::QueueOverflows, ring.overflows),
+        (Counter::ShortSends, ring.short_sends),
+        (Counter::SubmissionsFull, ring.full),
+    ]
 }

@@ -98,7 +98,7 @@ async fn connect(
     let Endpoint { host, port } = &place.endpoint;
     let addresses = match place.address {
         Some(address) => vec![address.ip()],
-        None => resolver.lookup(host, true).await,
+        None => resolver.lookup(host, 0).await,
     };
     let mut reason = "its name does not resolve".to_string();
     let timeout = Duration::from_millis(settings.connect_timeout_ms.max(1));

@@ -60,13 +60,18 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
     // What an idle proxy may repeat at once, and what it may always repeat, each second.
     const BURST: u64 = 256;
     const ALWAYS: u64 = 25;
+    // In CI not those that are decided in the same place.
+    let kinds = if is_long() { 5 } else { 2 };
     for refusal in [
         "-TRYAGAIN Multiple keys request during rehashing of slot",
         "-CLUSTERDOWN Hash slot not served",
         "-LOADING Redis is loading the dataset in memory",
         "-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
         "-READONLY You can't write against a read only replica.",
-    ] {
+    ]
+    .into_iter()
+    .take(kinds)
+    {
         let node = Fake::start();
         node.set_map(&Map::all_at(Some("127.0.0.1"), node.port()));
         let seed = format!("127.0.0.1:{}", node.port());
@@ -81,8 +86,9 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
         let asked = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&asked);
         let start = Instant::now();
-        let many = Many::start(10, proxy.port, move |client, number| {
-            let lines: Vec<String> = (0..200).map(|i| format!("SET k{number}-{i} v")).collect();
+        let many = Many::start(40, proxy.port, move |client, number| {
+            // Fewer than a client may have under way at first.
+            let lines: Vec<String> = (0..50).map(|i| format!("SET k{number}-{i} v")).collect();
             let start = Instant::now();
             count.fetch_add(lines.len() as u64, Ordering::Relaxed);
             for reply in client.pipeline(&lines) {
@@ -90,7 +96,7 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
             }
             start.elapsed()
         });
-        std::thread::sleep(seconds(if is_long() { 20 } else { 3 }));
+        std::thread::sleep(seconds(if is_long() { 20 } else { 4 }));
         let slowest = many.finish().into_iter().max().unwrap_or_default();
         let took = start.elapsed();
         let (asked, sent) = (asked.load(Ordering::Relaxed), node.seen("SET"));
@@ -104,8 +110,9 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
         assert!(sent <= allowed, "{kind}: {asked} asked, {sent} sent");
         assert!(slowest <= millis(3_500), "{kind}: {slowest:?}");
         // And as soon as it serves, everything is served.
-        let many = Many::start(10, proxy.port, |client, number| {
-            let lines: Vec<String> = (0..200).map(|i| format!("SET k{number}-{i} v")).collect();
+        let many = Many::start(40, proxy.port, |client, number| {
+            // Fewer than a client may have under way at first.
+            let lines: Vec<String> = (0..50).map(|i| format!("SET k{number}-{i} v")).collect();
             client
                 .pipeline(&lines)
                 .iter()

@@ -1,5 +1,5 @@
-//! A wall clock that jumps, for programs that a test starts: Debian's libfaketime, which is told the
-//! distance by a file. The monotonic clock stays as it is, as it does when an operator or NTP sets
+//! A wall clock that jumps, for programs that a test starts: Debian's libfaketime, which is told
+//! the distance by a file. The monotonic clock stays as it is, as it does when an operator or NTP sets
 //! the time.
 //!
 //! Not here: the programs. redis-server cannot start with it (its jemalloc asks for the time before
@@ -52,6 +52,20 @@ impl Clock {
         ];
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         with_prefix(&words, work)
+    }
+}
+
+/// What the library keeps of processes that were killed stays in /dev/shm.
+impl Drop for Clock {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().filter_map(Result::ok) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let kinds = ["faketime_shm_", "sem.faketime_sem_"];
+            let pid = kinds.iter().find_map(|kind| name.strip_prefix(kind)?.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 }
 

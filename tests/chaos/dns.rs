@@ -1,8 +1,8 @@
-//! H16: nodes known by name, while the names' answers change, are wrong, or do not come: a hosts file
-//! of the proxy's own, in a mount namespace, and a resolver that never answers.
+//! H16: nodes known by name, while the names' answers change, are wrong, or do not come: a hosts
+//! file of the proxy's own, in a mount namespace, and a resolver that never answers.
 //!
-//! Needs root and `unshare`; without them it says so and is skipped. Not here: names whose service is
-//! slow at the start (`tests/cases/fakes`).
+//! Needs root and `unshare`; without them it says so and is skipped. Not here: names whose service
+//! is slow at the start (`tests/cases/fakes`).
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Instant;
@@ -23,17 +23,20 @@ struct Names {
 }
 
 impl Names {
-    fn new() -> Option<Names> {
-        let resolver = UdpSocket::bind((Ipv4Addr::new(127, 0, 0, 253), 53));
+    /// `last`: of the resolver's address, another for each test.
+    fn new(last: u8) -> Option<Names> {
+        let at = Ipv4Addr::new(127, 0, 0, last);
+        let resolver = UdpSocket::bind((at, 53));
         let unshare = std::process::Command::new("unshare").args(["-m", "true"]).output();
         let (Ok(resolver), true) = (resolver, unshare.is_ok_and(|done| done.status.success()))
         else {
-            println!("SKIPPED: names need root, unshare and port 53 of 127.0.0.253");
+            println!("SKIPPED: names need root, unshare and port 53 of {at}");
             return None;
         };
         let names = Names { folder: Folder::new("names"), _resolver: resolver };
         names.write("nsswitch.conf", "hosts: files dns\n");
-        names.write("resolv.conf", "nameserver 127.0.0.253\noptions timeout:5 attempts:2\n");
+        let options = "options timeout:5 attempts:2";
+        names.write("resolv.conf", &format!("nameserver {at}\n{options}\n"));
         names.write("hosts", "");
         Some(names)
     }
@@ -111,11 +114,11 @@ fn connections_at(cluster: &Cluster, node: usize, host: Ipv4Addr) -> usize {
 
 #[test]
 fn h16_changed_wrong_or_missing_answers_of_names_disturb_nobody() {
-    let Some(names) = Names::new() else { return };
+    let Some(names) = Names::new(253) else { return };
     let (cluster, mut proxy) = named(&names);
     let crowd = Crowd::start(proxy.port, seed(), &usual_styles(1));
     // Longer than an answer counts as fresh.
-    let pause = if is_long() { seconds(30) } else { seconds(7) };
+    let pause = if is_long() { seconds(30) } else { seconds(6) };
     names.set(&[Some(SECOND), Some(FIRST), Some(FIRST)]);
     let start = Instant::now();
     wait_until(seconds(20), "the new address to be used", || {
@@ -147,8 +150,9 @@ fn h16_changed_wrong_or_missing_answers_of_names_disturb_nobody() {
 
 #[test]
 fn h16_node_that_moves_is_found_by_its_name() {
-    let Some(names) = Names::new() else { return };
+    let Some(names) = Names::new(254) else { return };
     let (mut cluster, mut proxy) = named(&names);
+    cluster.nodes[0].add_args(&["--cluster-announce-hostname", &name_of(0)]);
     let crowd = Crowd::start(proxy.port, seed(), &usual_styles(1));
     std::thread::sleep(millis(300));
     for (round, host) in [[127, 0, 3, 1], [127, 0, 3, 2]].into_iter().enumerate() {

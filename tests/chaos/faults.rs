@@ -37,8 +37,8 @@ pub enum Fault {
     NewAddress,
     /// Killed and started again under another IP address.
     NewIp,
-    /// The connections of all clients, cut: by CLIENT KILL at the proxy, and by the kernel (`ss -K`)
-    /// where it can.
+    /// The connections of all clients, cut: by CLIENT KILL at the proxy, and by the kernel
+    /// (`ss -K`) where it can.
     KillClients,
     /// The wall clock of the proxy a day ahead, a day back, and right again.
     ClockJump,

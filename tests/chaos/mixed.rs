@@ -80,12 +80,12 @@ fn storm(flavour: Flavour, allowed: &[Fault], budget: Duration) {
 
 #[test]
 fn g1_nobody_gets_anothers_reply_whatever_happens_to_redis() {
-    storm(Flavour::Redis, &Fault::ALL, budget(20));
+    storm(Flavour::Redis, &Fault::ALL, budget(16));
 }
 
 #[test]
 fn g1_nobody_gets_anothers_reply_whatever_happens_to_valkey() {
-    storm(Flavour::Valkey, &Fault::ALL, budget(15));
+    storm(Flavour::Valkey, &Fault::ALL, budget(12));
 }
 
 /// Mostly readers: as many verified replies a second as the machine gives, while nodes are killed,

@@ -34,7 +34,7 @@ fn g13_g14_idle_clients_cost_little_and_are_all_served_at_the_end() {
     }
     let each = proxy.process.resident_kib().saturating_sub(before) * 1024 / count;
     let (ticks, start) = (cpu_ticks(proxy.process.id()), Instant::now());
-    std::thread::sleep(seconds(if is_long() { 10 } else { 2 }));
+    std::thread::sleep(seconds(if is_long() { 10 } else { 1 }));
     let idle = (cpu_ticks(proxy.process.id()) - ticks) as f64 / start.elapsed().as_secs_f64();
     let served = clients.iter_mut().filter_map(|client| client.try_call(&["GET", &key]).ok());
     let served = served.filter(|reply| reply.text() == "\"v\"").count();
@@ -80,9 +80,9 @@ fn slope(samples: &[Sample]) -> f64 {
 /// third is for pools and kept scripts to reach their size.
 #[test]
 fn g19_memory_and_descriptors_stay_as_they_are_through_a_soak() {
-    let usual = if is_long() { 600 } else { 8 };
+    let usual = if is_long() { 600 } else { 5 };
     let budget = seconds(number("RINGWAY_SOAK_SECONDS").unwrap_or(usual));
-    let between = seconds(if is_long() { 60 } else { 2 });
+    let between = seconds(if is_long() { 60 } else { 1 });
     let mut bed = Bed::start(Flavour::Redis);
     let mut styles = usual_styles(4);
     styles.iter_mut().for_each(|style: &mut Style| style.pause = millis(20));

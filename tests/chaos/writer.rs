@@ -126,7 +126,8 @@ impl Writer {
                 self.tally.connections += 1;
                 self.quiet_since = Instant::now();
                 if self.style.resp3 {
-                    self.out.extend_from_slice(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+                    // Before what was asked for while nobody could be connected to.
+                    self.out.splice(0..0, *b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
                     self.awaited.push_front((self.when.now, Asked::Line(b"HELLO")));
                 }
             }

@@ -110,6 +110,11 @@ impl Node {
         self.restart();
     }
 
+    /// Options that it is started with from the next time on.
+    pub fn add_args(&mut self, more: &[&str]) {
+        self.args.extend(more.iter().map(|arg| (*arg).to_owned()));
+    }
+
     fn replace_arg(&mut self, name: &str, old: &str, new: &str) -> bool {
         let place = self.args.windows(2).position(|pair| pair[0] == name && pair[1] == old);
         if let Some(at) = place {

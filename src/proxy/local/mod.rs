@@ -132,6 +132,9 @@ pub struct Totals {
     pub fence_breaches: u64,
     /// Because memory was short.
     pub clients_slowed: u64,
+    pub buffers_exhausted: u64,
+    pub queue_overflows: u64,
+    pub submissions_full: u64,
     pub clients_closed_for_memory: u64,
     /// Of samples since the process started, µs.
     pub latency_p50_us: u64,
