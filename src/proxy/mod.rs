@@ -42,8 +42,8 @@ pub mod local;
 mod memory;
 mod mode;
 mod monitor;
-mod node_facts;
-mod node_info;
+pub mod node_facts;
+pub mod node_info;
 mod nodes;
 mod output;
 mod own;
@@ -58,14 +58,14 @@ mod scan;
 mod scripts;
 pub mod session;
 mod slowlog;
-mod split;
+pub mod split;
 mod subscribe;
 mod subscriber;
 #[cfg(test)]
 mod tests_peers;
 mod transaction;
 pub mod types;
-mod walk;
+pub mod walk;
 mod watch;
 
 use std::net::SocketAddr;
