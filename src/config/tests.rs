@@ -313,7 +313,12 @@ fn more_pools_than_anybody_has_are_refused_at_once() {
 
 #[test]
 fn odd_words_and_names_are_told_in_one_line() {
-    refused(&[&PLAIN[..], &[""]].concat(), &[], "", &["'': no such command; there is only 'check'"]);
+    refused(
+        &[&PLAIN[..], &[""]].concat(),
+        &[],
+        "",
+        &["'': no such command; there is only 'check'"],
+    );
     let expected = ["--a\\nb\\u{1b}[2J: no such option"];
     refused(&[&PLAIN[..], &["--a\nb\u{1b}[2J=c"]].concat(), &[], "", &expected);
 }

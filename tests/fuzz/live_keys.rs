@@ -26,7 +26,8 @@ const AT_ONCE: usize = 200;
 
 #[test]
 fn keys_are_where_the_server_says() {
-    let questions = if std::env::var_os("RINGWAY_LONG").is_some() { QUESTIONS * 20 } else { QUESTIONS };
+    let questions =
+        if std::env::var_os("RINGWAY_LONG").is_some() { QUESTIONS * 20 } else { QUESTIONS };
     let server = Single::start(Flavour::Redis);
     let mut client = server.node.client();
     let mut random = Random::new(crate::seed());

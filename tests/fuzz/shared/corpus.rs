@@ -38,7 +38,8 @@ pub static REQUEST_SLICES: LazyLock<Vec<&'static [u8]>> =
 
 /// Words, and the keys among them as the server told them.
 pub static GETKEYS: LazyLock<Vec<(Vec<Vec<u8>>, Vec<Vec<u8>>)>> = LazyLock::new(|| {
-    let words = |text: &str| text.split(' ').filter(|word| !word.is_empty()).map(unescape).collect();
+    let words =
+        |text: &str| text.split(' ').filter(|word| !word.is_empty()).map(unescape).collect();
     let line = |line: &str| {
         let (asked, told) = line.split_once(" =>").expect("a line of getkeys.txt");
         (words(asked), words(told))

@@ -8,7 +8,7 @@ use std::cell::Cell;
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Plant {
     Nothing,
-    /// The parser of requests forgets its place when bytes come in pieces.
+    /// The arguments that a piece of a request brought are forgotten when the next comes.
     ForgetPlace,
     /// A request's last argument is one byte short.
     ShortArgument,

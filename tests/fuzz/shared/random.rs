@@ -131,7 +131,9 @@ impl Random {
     /// Some run of digits becomes another number.
     fn replace_number(&mut self, bytes: &mut Vec<u8>) {
         let from = self.below(bytes.len() + 1);
-        let Some(start) = (from..bytes.len()).find(|&at| bytes[at].is_ascii_digit()) else { return };
+        let Some(start) = (from..bytes.len()).find(|&at| bytes[at].is_ascii_digit()) else {
+            return;
+        };
         let digits = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = self.number_text();
         bytes.splice(start..start + digits, number);

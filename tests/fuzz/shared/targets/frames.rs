@@ -2,7 +2,9 @@
 //!
 //! Not here: where frames end (`reply`).
 
-use ringway::resp::reply::{ErrorKind, aggregate_header, classify_error, first_frame_len, parse_integer};
+use ringway::resp::reply::{
+    ErrorKind, aggregate_header, classify_error, first_frame_len, parse_integer,
+};
 use ringway::resp::value::{Value, parse_value};
 
 use super::Target;
@@ -18,7 +20,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (128 << 10, 160),
-    executions: 300_000,
+    executions: 200_000,
 };
 
 fn check(bytes: &[u8]) -> Result<(), String> {
@@ -27,7 +29,8 @@ fn check(bytes: &[u8]) -> Result<(), String> {
     let Some(len) = first_frame_len(bytes) else { return Ok(()) };
     let frame = &bytes[..len];
     // What an attribute speaks of is not looked into: no server sends any but to DEBUG.
-    let Ok(Some((value, _))) = parse_value(frame).map(|one| one.filter(|_| frame[0] != b'|')) else {
+    let Ok(Some((value, _))) = parse_value(frame).map(|one| one.filter(|_| frame[0] != b'|'))
+    else {
         return Ok(());
     };
     let number = match parse_integer(frame) {
@@ -62,9 +65,8 @@ fn make(random: &mut Random) -> Vec<u8> {
     match random.below(4) {
         0 => frame.extend_from_slice(random.pick(&REPLY_SLICES)),
         1 => {
-            const WORDS: [&str; 9] = [
-                "MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "ERR", "moved", "MOVEDX", "ASK\r", "",
-            ];
+            const WORDS: [&str; 9] =
+                ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "ERR", "moved", "MOVEDX", "ASK\r", ""];
             let text = format!("{} 1 a:1", random.pick(&WORDS));
             let line = format!("-{text}\r\n");
             let bulk = format!("!{}\r\n{text}\r\n", text.len());

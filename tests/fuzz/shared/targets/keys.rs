@@ -23,7 +23,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (64 << 10, 128),
-    executions: 500_000,
+    executions: 60_000,
 };
 
 /// Words as the room of commands gets them.
@@ -144,10 +144,42 @@ fn make(random: &mut Random) -> Vec<u8> {
 
 /// The words that options are made of, in front of which keys may stand or not.
 const OPTIONS: [&str; 36] = [
-    "STORE", "STOREDIST", "BY", "GET", "LIMIT", "ASC", "ALPHA", "STREAMS", "BLOCK", "COUNT", "GROUP",
-    "NOACK", "CLAIM", "KEYS", "AUTH", "AUTH2", "COPY", "REPLACE", "WEIGHTS", "AGGREGATE", "EX", "NX",
-    "XX", "PX", "MATCH", "TYPE", "LEFT", "RIGHT", "MEMORY", "WITHSCORES", "streams", "store", "-1",
-    "0", "1", "2",
+    "STORE",
+    "STOREDIST",
+    "BY",
+    "GET",
+    "LIMIT",
+    "ASC",
+    "ALPHA",
+    "STREAMS",
+    "BLOCK",
+    "COUNT",
+    "GROUP",
+    "NOACK",
+    "CLAIM",
+    "KEYS",
+    "AUTH",
+    "AUTH2",
+    "COPY",
+    "REPLACE",
+    "WEIGHTS",
+    "AGGREGATE",
+    "EX",
+    "NX",
+    "XX",
+    "PX",
+    "MATCH",
+    "TYPE",
+    "LEFT",
+    "RIGHT",
+    "MEMORY",
+    "WITHSCORES",
+    "streams",
+    "store",
+    "-1",
+    "0",
+    "1",
+    "2",
 ];
 
 /// A request as somebody might send it: right in form more often than not.

@@ -14,7 +14,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (16 << 10, 8),
-    executions: 3_000_000,
+    executions: 1_000_000,
 };
 
 fn check(text: &[u8]) -> Result<(), String> {
@@ -38,10 +38,12 @@ fn check(text: &[u8]) -> Result<(), String> {
 fn subject(text: &[u8]) -> Option<i64> {
     match text {
         [b'+', rest @ ..] if plant::is(Plant::TakePlus) => read_integer(rest),
-        _ if plant::is(Plant::WrapNumber) && text.len() > 18 && text.iter().all(u8::is_ascii_digit) => {
-            let add = |sum: i64, digit: &u8| {
-                sum.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'))
-            };
+        _ if plant::is(Plant::WrapNumber)
+            && text.len() > 18
+            && text.iter().all(u8::is_ascii_digit) =>
+        {
+            let add =
+                |sum: i64, digit: &u8| sum.wrapping_mul(10).wrapping_add(i64::from(digit - b'0'));
             Some(text.iter().fold(0, add))
         }
         _ => read_integer(text),

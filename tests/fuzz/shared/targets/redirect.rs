@@ -18,7 +18,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (32 << 10, 32),
-    executions: 800_000,
+    executions: 500_000,
 };
 
 const ASKED: &str = "10.0.0.9";
@@ -95,8 +95,20 @@ fn slots(key: &[u8]) -> Result<(), String> {
 
 fn make(random: &mut Random) -> Vec<u8> {
     const PLACES: [&str; 14] = [
-        "127.0.0.1:7001", ":7001", "?:1", "[::1]:1", "::1:6379", "fe80::1%eth0:1", "host:", "a:0",
-        "a:65535", "a:65536", "a b:1", "n-1.svc.local:1", "no-colon", "[a]:1",
+        "127.0.0.1:7001",
+        ":7001",
+        "?:1",
+        "[::1]:1",
+        "::1:6379",
+        "fe80::1%eth0:1",
+        "host:",
+        "a:0",
+        "a:65535",
+        "a:65536",
+        "a b:1",
+        "n-1.svc.local:1",
+        "no-colon",
+        "[a]:1",
     ];
     let mut line = match random.below(6) {
         0 => random.pick(&PLACES).as_bytes().to_vec(),
@@ -110,7 +122,8 @@ fn make(random: &mut Random) -> Vec<u8> {
                 _ => random.below(16384).to_string().into_bytes(),
             };
             let place = random.pick(&PLACES).as_bytes();
-            [name.as_bytes(), &slot, b" ", place, random.pick(&[&b"\r\n"[..], b"", b" x\r\n"])].concat()
+            [name.as_bytes(), &slot, b" ", place, random.pick(&[&b"\r\n"[..], b"", b" x\r\n"])]
+                .concat()
         }
     };
     if random.one_in(3) {

@@ -28,7 +28,7 @@ pub const TARGET: Target = Target {
     make,
     // The table of slots seen takes 128 KiB.
     memory: (512 << 10, 400),
-    executions: 80_000,
+    executions: 40_000,
 };
 
 fn check(input: &[u8]) -> Result<(), String> {
@@ -205,7 +205,9 @@ fn make(random: &mut Random) -> Vec<u8> {
         let mut reply = match random.below(6) {
             0 => random.pick(&REPLY_SLICES).to_vec(),
             1 if !replies.is_empty() => replies[0].clone(),
-            2 => random.pick(&[&b"*0\r\n"[..], b"*-1\r\n", b":1\r\n", b"*1\r\n:1\r\n", b"+OK\r\n"]).to_vec(),
+            2 => random
+                .pick(&[&b"*0\r\n"[..], b"*-1\r\n", b":1\r\n", b"*1\r\n:1\r\n", b"+OK\r\n"])
+                .to_vec(),
             3 => format!(":{}\r\n", random.edge() as i64).into_bytes(),
             _ => {
                 let mut frame = Vec::new();
