@@ -17,7 +17,7 @@ use crate::support::cluster::{Cluster, Flavour, Shape, Single};
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::seconds;
 
-const STREAMS: usize = 4_000;
+const STREAMS: usize = 8_000;
 const STREAMS_LONG: usize = 200_000;
 const WORKERS: usize = 4;
 
@@ -33,7 +33,14 @@ struct Explained {
     is: fn(stream: &[u8], theirs: &End, ours: &End) -> bool,
 }
 
-const EXPLAINED: [Explained; 9] = [
+const EXPLAINED: [Explained; 10] = [
+    Explained {
+        reason: "HELLO looks at all its options before it logs in, as servers from 7.2 on; 7.0 logs in first",
+        is: |_, theirs, ours| {
+            contains(&ours.bytes, b"-ERR Syntax error in HELLO option")
+                && contains(&theirs.bytes, b"-WRONGPASS")
+        },
+    },
     Explained {
         reason: "SELECT of another database is the cluster's error (README, SELECT)",
         is: |_, _, ours| contains(&ours.bytes, b"-ERR SELECT is not allowed in cluster mode"),

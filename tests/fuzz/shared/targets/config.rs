@@ -24,7 +24,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (16 << 20, 2000),
-    executions: 6_000,
+    executions: 12_000,
 };
 
 const SECRET: &str = "c4n4ry-s3cr3t";

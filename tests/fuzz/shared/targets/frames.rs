@@ -20,7 +20,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (128 << 10, 160),
-    executions: 200_000,
+    executions: 800_000,
 };
 
 fn check(bytes: &[u8]) -> Result<(), String> {

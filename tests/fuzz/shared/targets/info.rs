@@ -19,7 +19,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (64 << 10, 120),
-    executions: 50_000,
+    executions: 200_000,
 };
 
 const OWN: &[u8] = b"# Server\r\na:1\r\n\r\n# Commandstats\r\n\r\n# Errorstats\r\n\r\n# Latencystats\r\n\r\n# Keyspace\r\n";

@@ -23,7 +23,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (64 << 10, 128),
-    executions: 60_000,
+    executions: 600_000,
 };
 
 /// Words as the room of commands gets them.

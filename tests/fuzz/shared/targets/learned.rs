@@ -24,7 +24,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (512 << 10, 200),
-    executions: 20_000,
+    executions: 40_000,
 };
 
 /// Recorded rows whose rules say all that the table says (`data/commands.README.md`).

@@ -14,7 +14,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (16 << 10, 8),
-    executions: 1_000_000,
+    executions: 4_000_000,
 };
 
 fn check(text: &[u8]) -> Result<(), String> {

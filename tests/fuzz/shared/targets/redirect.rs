@@ -18,7 +18,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (32 << 10, 32),
-    executions: 500_000,
+    executions: 2_000_000,
 };
 
 const ASKED: &str = "10.0.0.9";

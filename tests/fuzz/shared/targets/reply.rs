@@ -20,7 +20,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (256 << 10, 160),
-    executions: 25_000,
+    executions: 80_000,
 };
 
 /// The frames of a stream with their first bytes, and how it ends.

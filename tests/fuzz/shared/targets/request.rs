@@ -22,7 +22,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (64 << 10, 64),
-    executions: 60_000,
+    executions: 200_000,
 };
 
 /// What a stream holds, one after the other.

@@ -26,7 +26,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (2 << 20, 4000),
-    executions: 40_000,
+    executions: 250_000,
 };
 
 /// More rounds than any walk may take: 64, and those for types.

@@ -28,7 +28,7 @@ pub const TARGET: Target = Target {
     make,
     // The table of slots seen takes 128 KiB.
     memory: (512 << 10, 400),
-    executions: 40_000,
+    executions: 250_000,
 };
 
 fn check(input: &[u8]) -> Result<(), String> {

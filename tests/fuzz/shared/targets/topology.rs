@@ -28,7 +28,7 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (512 << 10, 300),
-    executions: 6_000,
+    executions: 12_000,
 };
 
 fn check(input: &[u8]) -> Result<(), String> {
