@@ -39,6 +39,12 @@ pub const HOST_BYTES_MAX: usize = 255;
 /// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
 pub const NODES_MAX: usize = 4096;
 
+// --- config -----------------------------------------------------------------------------------
+
+/// Bytes of a configuration file, or of a file with a password, at most; and pools in it.
+pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+pub const POOLS_MAX: usize = 256;
+
 // --- command ----------------------------------------------------------------------------------
 
 /// Commands that only the nodes know, at most; what a COMMAND reply has beyond them is left out.

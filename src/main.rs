@@ -4,10 +4,13 @@
 //!
 //! Exit codes: 0 done, 1 failed while starting or running (or host not ready), 2 wrong usage.
 
+use std::io::{self, Read};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ringway::config::{self, Config, Invocation, LogLevel};
+use ringway::limits::CONFIG_BYTES_MAX;
 use ringway::log::{self, Level, Log};
 use ringway::ring::signals::{Signal, Signals};
 use ringway::serve::Threads;
@@ -29,8 +32,7 @@ static ALLOCATOR: ring::Counted = ring::Counted;
 
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
-    let invocation =
-        config::load(arguments, std::env::vars_os(), &|path| std::fs::read_to_string(path));
+    let invocation = config::load(arguments, std::env::vars_os(), &read_file);
     match invocation {
         Ok(Invocation::Help) => print(&config::help()),
         Ok(Invocation::Version) => print(&format!("ringway {}\n", env!("CARGO_PKG_VERSION"))),
@@ -48,6 +50,16 @@ fn main() -> ExitCode {
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// Reads no more than a configuration may have: the file may be one that never ends.
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(config::too_long());
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
 /// To stdout; whoever closed it (`| head`) does not want the rest.

@@ -8,9 +8,10 @@
 #   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo
+#   format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
+# RINGWAY_FUZZ_EXECUTIONS   of each fuzz target (20,000,000 with 'long'; else so many as fit), RINGWAY_FUZZ_SEED (1)
 # RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (16; 600 with 'long'), and what it does;
 #                           until RINGWAY_CHAOS_COMMANDS are verified (1.5 million; ten times as many with 'long')
 # Single figures, each printed at the end: tests/figures.sh
@@ -19,7 +20,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -69,6 +70,8 @@ limit_of() {
     tcl) echo 600 ;;
     suites) echo 900 ;;
     simulation) echo 900 ;;
+    # Long: 20 million executions of twelve targets take three and a half hours of CPU.
+    fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 300 ;;
     chaos) echo 600 ;;
     demo) echo 600 ;;
     esac
@@ -129,6 +132,29 @@ part_simulation() {
     cargo test --locked --profile simulation --test simulation
 }
 
+# Any bytes into the pure rooms, and the same bytes to redis-server and to the proxy. In a long run by cargo-fuzz where
+# a nightly toolchain has it, else by the seeded loop.
+part_fuzz() {
+    local run=(cargo test --locked --profile simulation --test fuzz -- --test-threads 2 --nocapture)
+    if [[ -z ${RINGWAY_LONG-} ]]; then
+        "${run[@]}"
+        return
+    fi
+    local executions=${RINGWAY_FUZZ_EXECUTIONS:-20000000} targets folder=tests/.cache/fuzz
+    if ! cargo +nightly fuzz --version 2>/dev/null; then
+        echo "no 'cargo +nightly fuzz' here (cargo install cargo-fuzz): the seeded loop instead"
+        RINGWAY_FUZZ_EXECUTIONS=$executions "${run[@]}"
+        return
+    fi
+    "${run[@]}" --skip target:: && RINGWAY_FUZZ_SEEDS_TO=$PWD/$folder "${run[@]}" target:: || return 1
+    targets=$(cargo +nightly fuzz list --fuzz-dir tests/fuzz/cargo-fuzz)
+    for target in $targets; do
+        echo "test fuzz::$target ..."
+        cargo +nightly fuzz run --fuzz-dir tests/fuzz/cargo-fuzz "$target" "$folder/$target" -- \
+            -runs="$executions" -max_len=20000 -rss_limit_mb=1024 -timeout=20 || return 1
+    done
+}
+
 # In memory where there is room: a node that waits for a slow disk is none of these faults.
 part_chaos() {
     local folder=${TMPDIR:-/tmp}
@@ -180,7 +206,7 @@ install_all() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|chaos|demo ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|fuzz|chaos|demo ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)

@@ -39,7 +39,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
         ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "log", "ring", "serve", "watchdog"]),
+    ("main", &["check", "config", "limits", "log", "ring", "serve", "watchdog"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.

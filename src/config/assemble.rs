@@ -2,6 +2,7 @@
 //!
 //! Not here: taking the sources apart (`arguments`, `file`), single values (`value`).
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::arguments::{Arguments, Variables, Verb};
@@ -10,7 +11,7 @@ use super::options::{self, Pool, Process, Scope, User};
 use super::problem::{Problem, Problems, Source};
 use super::value::{Raw, Value, parse_endpoint};
 use super::{Config, Given, Invocation, ReadFile};
-use crate::limits::ANNOUNCED_MAX;
+use crate::limits::{ANNOUNCED_MAX, CONFIG_BYTES_MAX};
 use crate::secret::Secret;
 
 pub fn assemble(
@@ -65,9 +66,18 @@ struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
+    /// A file is untrusted input too: an endless one must not be taken in.
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let text = (self.read_file)(path)?;
+        if text.len() as u64 > CONFIG_BYTES_MAX {
+            return Err(super::too_long());
+        }
+        Ok(text)
+    }
+
     fn file(&mut self, path: Option<(&str, &Source)>) -> File {
         let Some((path, source)) = path else { return File::default() };
-        match (self.read_file)(Path::new(path)) {
+        match self.read(Path::new(path)) {
             Ok(text) => {
                 let mut file = file::read(path, &text);
                 self.partly_read |= !file.problems.is_empty() && file.pools.is_empty();
@@ -190,7 +200,7 @@ impl Assembly<'_> {
             _ => path.to_owned(),
         };
         let shown = path.display().to_string();
-        match (self.read_file)(&relative_to) {
+        match self.read(&relative_to) {
             Ok(text) => {
                 let line = text.lines().next().unwrap_or_default().to_string();
                 let secret = Secret::read(&Raw::Text(line), options::no_range());

@@ -106,7 +106,7 @@ impl Proxy {
         spans: &[Span],
     ) -> Ran {
         if !self.clients[c].session.authenticated && !local::allowed_before_auth(command) {
-            return self.answer_with(c, errors::noauth);
+            return self.answer_with(c, |out| errors::noauth(out, command.name));
         }
         if let Some(ran) = self.check_subscribed(c, command) {
             return ran;

@@ -32,7 +32,7 @@ impl Proxy {
     /// A command that begins with PROXY. Its name is no server's, so it stands in no table.
     pub(super) fn run_own(&mut self, c: u32, args: &Args) -> Ran {
         if !self.clients[c].session.authenticated {
-            return self.answer_with(c, errors::noauth);
+            return self.answer_with(c, |out| errors::noauth(out, "PROXY"));
         }
         if self.is_queuing(c) {
             self.fail_transaction(c);

@@ -133,7 +133,10 @@ impl Session {
         self.version = Version::Resp2;
         self.database = 0;
         self.seat = 0;
-        self.reply = ReplyMode::On;
+        // What SKIP silences is RESET's own answer (redis-server: `clearClientConnectionState`).
+        if self.reply != ReplyMode::Skipping {
+            self.reply = ReplyMode::On;
+        }
         self.authenticated = authenticated;
         self.monitors = false;
         self.readonly = false;
@@ -207,6 +210,18 @@ mod tests {
         client.command_done();
         assert!(client.wants_reply());
         assert_eq!(client.reply, ReplyMode::On);
+    }
+
+    #[test]
+    fn reset_ends_off_and_is_itself_silenced_by_skip() {
+        for (before, wanted) in [(ReplyMode::Off, true), (ReplyMode::Skipping, false)] {
+            let mut client = session();
+            client.reply = before;
+            client.reset(true);
+            assert_eq!(client.wants_reply(), wanted, "{before:?}");
+            client.command_done();
+            assert_eq!(client.reply, ReplyMode::On);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::types::NONE;
 use super::walk::Walk;
 use crate::cluster::SLOTS;
 use crate::command::{Args, ResponsePolicy, SplitShape};
-use crate::resp::reply::{aggregate_header, first_frame_len, parse_integer};
+use crate::resp::reply::{first_frame_len, list_header, parse_integer};
 use crate::resp::request::{write_request_bulk, write_request_header};
 use crate::resp::{Version, write};
 
@@ -344,10 +344,7 @@ impl Cut {
 fn merge_values(replies: &[&[u8]], order: &[u32], out: &mut Vec<u8>) -> Option<()> {
     let mut rests = Vec::with_capacity(replies.len());
     for reply in replies {
-        let (kind, _, header) = aggregate_header(reply)?;
-        if kind != b'*' {
-            return None;
-        }
+        let (_, header) = list_header(reply)?;
         rests.push(reply.get(header..)?);
     }
     write::array_header(out, order.len());
@@ -403,12 +400,11 @@ fn merge_and(replies: &[&[u8]], kept: &[i64], out: &mut Vec<u8>) -> Option<()> {
 fn merge_join(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     let mut total = 0;
     for reply in replies {
-        let (_, count, _) = aggregate_header(reply)?;
-        total += usize::try_from(count).ok()?;
+        total += list_header(reply)?.0;
     }
     write::array_header(out, total);
     for reply in replies {
-        let (_, _, header) = aggregate_header(reply)?;
+        let (_, header) = list_header(reply)?;
         out.extend_from_slice(reply.get(header..)?);
     }
     Some(())
@@ -416,7 +412,7 @@ fn merge_join(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
 
 /// The elements of an array reply, whatever they are.
 fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
-    let (_, count, header) = aggregate_header(reply)?;
+    let (count, header) = list_header(reply)?;
     let mut rest = reply.get(header..)?;
     let mut found = Vec::new();
     for _ in 0..count {
@@ -602,6 +598,19 @@ mod tests {
     fn keys_are_joined() {
         let replies = ["*1\r\n$1\r\na\r\n", "*0\r\n", "*1\r\n$1\r\nb\r\n"];
         check(Merge::Join, &[], &replies, "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    }
+
+    #[test]
+    fn map_or_attribute_for_an_array_is_refused_and_never_taken_for_one() {
+        let text = format!("-{UNEXPECTED}\r\n");
+        let map = "%1\r\n$1\r\na\r\n$1\r\nb\r\n";
+        let attribute = "|1\r\n$1\r\na\r\n$1\r\nb\r\n*1\r\n$1\r\nc\r\n";
+        for odd in [map, attribute, "*-1\r\n", ">1\r\n:1\r\n"] {
+            for merge in [Merge::Join, Merge::Union, Merge::Counts, Merge::LogicalAnd] {
+                check(merge, &[], &["*0\r\n", odd], &text);
+            }
+            check(Merge::Values, &[0], &[odd], &text);
+        }
     }
 
     #[test]

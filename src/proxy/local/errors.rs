@@ -96,8 +96,9 @@ pub fn protocol(out: &mut Vec<u8>, text: &str) {
 
 // --- login and limits ------------------------------------------------------------------------
 
-pub fn noauth(out: &mut Vec<u8>) {
-    fixed(out, "NOAUTH Authentication required.");
+/// `name` as in the command table.
+pub fn noauth(out: &mut Vec<u8>, name: &str) {
+    line(out, &[refused_exec(name), b"NOAUTH Authentication required."]);
 }
 
 pub fn wrongpass(out: &mut Vec<u8>) {
@@ -263,13 +264,14 @@ pub fn monitors_only(out: &mut Vec<u8>) {
     fixed(out, "ERR only PING / QUIT / RESET are allowed after MONITOR");
 }
 
-/// A RESP2 client that is subscribed sent something else. `name` as in the command table. EXEC says
-/// it in its own way (redis-server: `execCommandAbort`, multi.c).
+/// EXEC says in its own way why it is not run (redis-server: `execCommandAbort`, multi.c).
+fn refused_exec(name: &str) -> &'static [u8] {
+    if name == "EXEC" { b"EXECABORT Transaction discarded because of: " } else { b"" }
+}
+
+/// A RESP2 client that is subscribed sent something else. `name` as in the command table.
 pub fn subscribed_only(out: &mut Vec<u8>, name: &str) {
-    let kind: &[u8] = match name {
-        "EXEC" => b"EXECABORT Transaction discarded because of: ",
-        _ => b"ERR ",
-    };
+    let kind = if name == "EXEC" { refused_exec(name) } else { b"ERR " };
     let name = name.to_ascii_lowercase();
     let rest = b"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
                  this context";

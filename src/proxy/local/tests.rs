@@ -416,7 +416,11 @@ fn unknown_commands_are_named_in_the_servers_words() {
 #[test]
 fn other_error_texts_are_the_servers() {
     text(errors::crossslot, "-CROSSSLOT Keys in request don't hash to the same slot\r\n");
-    text(errors::noauth, "-NOAUTH Authentication required.\r\n");
+    text(|out| errors::noauth(out, "GET"), "-NOAUTH Authentication required.\r\n");
+    text(
+        |out| errors::noauth(out, "EXEC"),
+        "-EXECABORT Transaction discarded because of: NOAUTH Authentication required.\r\n",
+    );
     text(errors::maxclients, "-ERR max number of clients reached\r\n");
     text(errors::no_node, "-CLUSTERDOWN Hash slot not served\r\n");
     text(errors::nested_multi, "-ERR MULTI calls can not be nested\r\n");
