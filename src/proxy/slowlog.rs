@@ -8,6 +8,7 @@
 //! Not here: the words of SLOWLOG (`local`).
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use super::Proxy;
 use super::request::{Marks, State};
@@ -29,7 +30,7 @@ pub struct Slow {
     pub unix_s: u64,
     pub duration_us: u64,
     pub words: Vec<Vec<u8>>,
-    pub client: String,
+    pub client: SocketAddr,
     pub name: String,
 }
 
@@ -173,7 +174,7 @@ impl Proxy {
             unix_s: self.now.unix_us / 1_000_000,
             duration_us: self.age_ms(r) * 1_000,
             words,
-            client: super::local::client::canonical(session.peer).to_string(),
+            client: super::local::client::canonical(session.peer),
             name: session.name().unwrap_or_default().to_owned(),
         };
         self.slow_log.push(slow);
@@ -237,7 +238,7 @@ pub fn write_entries(mut entries: Vec<Slow>, count: usize, out: &mut Vec<u8>) {
         write::integer(out, entry.duration_us as i64);
         write::array_header(out, entry.words.len());
         entry.words.iter().for_each(|word| write::bulk(out, word));
-        write::bulk(out, entry.client.as_bytes());
+        write::bulk(out, entry.client.to_string().as_bytes());
         write::bulk(out, entry.name.as_bytes());
     }
 }
@@ -295,7 +296,7 @@ mod tests {
             unix_s: 1,
             duration_us: 1,
             words: Vec::new(),
-            client: String::new(),
+            client: SocketAddr::from(([127, 0, 0, 1], 1)),
             name: String::new(),
         };
         let mut log = SlowLog::new(3, 1, 2);

@@ -5,10 +5,12 @@
 //! `RINGWAY_CHAOS_SECONDS`: how long the mixed runs last; `RINGWAY_CHAOS_SEED`: what they do.
 #![allow(clippy::disallowed_methods)]
 
+mod abuse;
 mod bed;
 mod crowd;
 mod faults;
 mod figures;
+mod group;
 mod host;
 mod mixed;
 mod model;
@@ -17,6 +19,7 @@ mod outside;
 mod plan;
 mod relay;
 mod reshard;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;
