@@ -141,9 +141,9 @@ pub struct Room {
     pub private: u32,
 }
 
-/// Where the limit is too low for what the configuration asks for: what it leaves room for. Clients
-/// must never have the descriptors with which lost nodes are connected again. As redis-server lowers
-/// its `maxclients`.
+/// Where the limit is too low for what the configuration asks for: what it leaves room for, as
+/// redis-server lowers its `maxclients`. Clients must never have the descriptors with which lost
+/// nodes are connected again.
 pub fn room_within(limit: u64, config: &Config) -> Option<Room> {
     if limit >= descriptors_wanted(config) {
         return None;
@@ -416,6 +416,21 @@ mod tests {
         let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  20000  files\n";
         assert_eq!(descriptors(&with_maxclients(10_000), limits).verdict, Verdict::Ok);
         assert_eq!(descriptors(&with_maxclients(19_999), limits).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn few_descriptors_are_shared_between_clients_and_nodes() {
+        let room = |limit, maxclients| room_within(limit, &with_maxclients(maxclients));
+        assert_eq!(room(11_024, 10_000), None, "there is room for all");
+        assert_eq!(room(64, 10_000), Some(Room { clients: 32, private: 2 }));
+        assert_eq!(room(1_024, 10_000), Some(Room { clients: 768, private: 16 }));
+        assert_eq!(room(4_096, 10_000), Some(Room { clients: 3_072, private: 64 }));
+        assert_eq!(room(10_000, 10_000), Some(Room { clients: 8_976, private: 64 }));
+        assert_eq!(room(1_000, 10), Some(Room { clients: 10, private: 15 }));
+        assert_eq!(room(3, 10), Some(Room { clients: 1, private: 2 }), "one can always try");
+        let mut two = with_maxclients(10_000);
+        two.pools = vec![Default::default(), Default::default()];
+        assert_eq!(room_within(1_024, &two), Some(Room { clients: 384, private: 8 }));
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Version) => print(&format!("ringway {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Invocation::Check(config)) => {
             for warning in &config.warnings {
-                eprintln!("ringway: {warning}");
+                say(warning);
             }
             let (report, ready) = check::report(&check::check(&config));
             print(&report);
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Run(config)) => run(config),
         Err(problems) => {
-            eprintln!("ringway: {problems}");
+            say(&problems.to_string());
             ExitCode::from(USAGE)
         }
     }
@@ -151,8 +151,14 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
 
 /// For what ends the start: said plainly, also where nobody collects logs.
 fn fail(text: &str) -> ExitCode {
-    eprintln!("ringway: {text}");
+    say(text);
     ExitCode::from(FAILED)
+}
+
+/// To stderr; where that is closed or full there is nobody to tell, and `eprintln` would panic.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "ringway: {text}");
 }
 
 fn level(level: LogLevel) -> Level {

@@ -7,7 +7,7 @@ mod pace;
 mod peers;
 mod tell;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -254,7 +254,12 @@ impl Worker {
             let clients = self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum();
             self.ring.set_gather(self.pace.gather(clients));
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
-                eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
+                let mut stderr = std::io::stderr();
+                let _ = writeln!(
+                    stderr,
+                    "ringway: reactor {}: the ring is broken: {error}",
+                    self.index
+                );
                 std::process::exit(1);
             }
             self.read_clock();

@@ -8,8 +8,8 @@
 /// reactor's fault.
 pub const LOOK_EVERY_MS: u64 = 100;
 
-/// A reactor turns and says so at least once in this time, also without work: it sleeps half a second
-/// at most, and shows its numbers a quarter of a second apart.
+/// A reactor turns and says so at least once in this time, also without work: it sleeps half a
+/// second at most, and shows its numbers a quarter of a second apart.
 const TOLD_MS: u64 = 900;
 /// CPU time, microseconds, without the end of a turn: it spins.
 const SPIN_US: u64 = 1_500_000;

@@ -52,8 +52,8 @@ impl Proxy {
         self.serve_fence_queue(node);
     }
 
-    /// The node does not let our user ECHO: nothing that may compose its reply can be vouched for, so
-    /// nothing of it is sent. Nothing was: this is the handshake.
+    /// The node does not let our user ECHO: nothing that may compose its reply can be vouched for,
+    /// so nothing of it is sent. Nothing was: this is the handshake.
     pub(super) fn close_fence(&mut self, b: u32) {
         let backend = &mut self.backends[b as usize];
         let node = backend.node;

@@ -20,8 +20,8 @@ const CLOSE: u64 = 100;
 /// Under it all goes on.
 const EASE: u64 = 75;
 
-/// Requests of one client under way from the first step on: what a pipeline of large values asks for
-/// in one go would stand before everybody else's replies.
+/// Requests of one client under way from the first step on: what a pipeline of large values asks
+/// for in one go would stand before everybody else's replies.
 const PRESSED_REQUESTS_MAX: u32 = 8;
 
 /// Bytes from which on a client is heavy, and up to which it is light. Light ones are always read:
@@ -33,7 +33,7 @@ const LIGHT: usize = 4 * 1024;
 const LOOK_EVERY_MS: u64 = 10;
 
 /// What is not read may be what would free memory, were it whole. After so long the heaviest are
-/// closed until there is room again, sooner if it was short a moment ago: then it is the same crowd.
+/// closed until there is room again, sooner if it was short a moment ago: it is the same crowd.
 const SLOWED_MS_MAX: u64 = 2_000;
 const SLOWED_AGAIN_MS_MAX: u64 = 300;
 const SAME_CROWD_MS: u64 = 5_000;

@@ -11,10 +11,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::Proxy;
+use super::own::AT_NODE;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NONE;
-use crate::command::COMMANDS;
+use crate::command::{COMMANDS, Flags};
 use crate::resp::write;
 
 /// Words of a request, and bytes of one, that an entry shows, at most (redis-server's bounds).
@@ -185,8 +186,11 @@ impl Proxy {
         let command = COMMANDS.get(usize::from(entry.command));
         let name = command.map_or("(unknown)", |command| command.name).replace('|', " ");
         let is_walk = entry.split != NONE && self.splits[entry.split].merge == Merge::Walk;
+        // What administers may hold passwords (CONFIG SET requirepass, PROXY NODE).
+        let shown =
+            command.map_or(entry.command != AT_NODE, |command| !command.flags.has(Flags::ADMIN));
         // What these send is not what their client wrote.
-        let own_words = !is_walk && !entry.marks.has(Marks::EXEC);
+        let own_words = shown && !is_walk && !entry.marks.has(Marks::EXEC);
         // Elsewhere its bytes are gone, or are others'.
         let sent = (own_words && entry.state == State::InFlight)
             .then(|| self.backends.get(entry.backend as usize))

@@ -243,7 +243,8 @@ impl Pool {
             self.bounds.clear();
         }
         self.bounds.insert(teller.into(), bounds);
-        let least = |of: fn(&RequestBounds) -> Option<u64>| self.bounds.values().filter_map(of).min();
+        let least =
+            |of: fn(&RequestBounds) -> Option<u64>| self.bounds.values().filter_map(of).min();
         let bounds = RequestBounds {
             bulk_max: least(|bounds| bounds.bulk_max),
             query_max: least(|bounds| bounds.query_max),

@@ -254,8 +254,8 @@ impl Talk {
     }
 }
 
-/// The value of the one parameter in an answer to CONFIG GET. `None`: the node does not tell, or not
-/// us.
+/// The value of the one parameter in an answer to CONFIG GET. `None`: the node does not tell, or
+/// not us.
 fn number_of(reply: &Value) -> Option<u64> {
     let value = match reply {
         Value::Array(items) => items.get(1)?.as_bytes()?,

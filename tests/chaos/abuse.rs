@@ -133,9 +133,7 @@ impl One {
             false if rest.is_empty() => stream.peek(&mut taken[..1]).map(|n| n.min(1)),
             false => Err(ErrorKind::WouldBlock.into()),
         };
-        let blocks = |result: &std::io::Result<usize>| {
-            matches!(result, Err(error) if error.kind() == ErrorKind::WouldBlock)
-        };
+        let blocks = |result: &std::io::Result<usize>| matches!(result, Err(error) if error.kind() == ErrorKind::WouldBlock);
         let lost = (written.is_err() && !blocks(&written))
             || (read.is_err() && !blocks(&read))
             || matches!(read, Ok(0));

@@ -10,7 +10,6 @@ mod bed;
 mod crowd;
 mod faults;
 mod figures;
-mod group;
 mod host;
 mod mixed;
 mod model;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::abuse::{Abuse, Kind};
 use crate::bed;
-use crate::group::Group;
 use crate::mixed::is_long;
 use crate::support::client::{Client, request};
 use crate::support::cluster::{Cluster, Flavour};
+use crate::support::group::Group;
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::{millis, seconds, wait_until};
 
@@ -62,13 +62,7 @@ fn heavy(each: usize) -> Vec<(usize, Kind)> {
         (each, kind(unfinished, vec![b'x'; 256 * 1024])),
         (each, kind(words, b"$1\r\nx\r\n".repeat(10_000))),
         // A transaction that is never sent off.
-        (
-            each,
-            kind(
-                b"MULTI\r\n".to_vec(),
-                request(&[word("SET"), word("{q}"), large(100_000)]),
-            ),
-        ),
+        (each, kind(b"MULTI\r\n".to_vec(), request(&[word("SET"), word("{q}"), large(100_000)]))),
         // Pipelines without an end.
         (each, kind(Vec::new(), request(&["GET", "small"]).repeat(10_000))),
         (

@@ -1,22 +1,19 @@
 //! A memory control group of the test's own, of version 1 or 2, that a program can be started in.
 //!
-//! Not here: what the program does there (`storm`).
+//! Not here: what the program does there.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::support::process::with_prefix;
+use super::process::with_prefix;
 
 pub struct Group {
     folder: PathBuf,
     version: u8,
 }
 
-const ROOTS: [(u8, &str); 3] = [
-    (1, "/sys/fs/cgroup/memory"),
-    (2, "/sys/fs/cgroup"),
-    (2, "/sys/fs/cgroup/unified"),
-];
+const ROOTS: [(u8, &str); 3] =
+    [(1, "/sys/fs/cgroup/memory"), (2, "/sys/fs/cgroup"), (2, "/sys/fs/cgroup/unified")];
 
 impl Group {
     /// `None`: this machine lets us make none, which is said.
