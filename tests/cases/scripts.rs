@@ -218,17 +218,16 @@ fn scripts_say_so_where_the_node_user_may_not_echo() {
     let pairs = [("node-user", "proxy"), ("node-password", "pw")];
     let proxy = Proxy::start_with(&cluster, &with(&pairs));
     let [key, _, _] = keys_on_each(&cluster, "noecho");
-    let eval = "EVAL return(redis.call('INCR',KEYS[1])) 1";
+    let eval = request(&["EVAL", "return redis.call('INCR',KEYS[1])", "1", &key]);
     let refused = "-NOPERM the proxy's user at the nodes must be allowed to ECHO (ACL SETUSER ... \
                    +echo); the script was not run";
     let mut client = proxy.client();
-    let lines = vec![format!("{eval} {key}"); 50];
     for _ in 0..2 {
-        let got: Vec<String> = client.pipeline(&lines).iter().map(|reply| reply.text()).collect();
-        assert!(got.iter().all(|text| text == refused), "{got:?}");
+        client.send(&eval.repeat(50));
+        (0..50).for_each(|_| assert_eq!(client.read().text(), refused));
     }
     let mut all: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
-    all.iter_mut().for_each(|client| client.send(format!("{eval} {key}\r\n").as_bytes()));
+    all.iter_mut().for_each(|client| client.send(&eval));
     all.iter_mut().for_each(|client| assert_eq!(client.read().text(), refused));
     assert_eq!(client.run(&format!("GET {key}")).text(), "nil", "none has run");
     assert!(proxy.log().contains("refused by a node"), "{}", proxy.log());
@@ -236,7 +235,9 @@ fn scripts_say_so_where_the_node_user_may_not_echo() {
     assert!(proxy.log().matches("refused by a node").count() < 10, "{}", proxy.log());
     allow("+echo");
     crate::support::wait_until(seconds(5), "scripts to run", || {
-        client.run(&format!("{eval} {key}")).text() == "1"
+        client.send(&eval);
+        client.read().text() == "1"
     });
-    assert_eq!(client.run(&format!("{eval} {key}")).text(), "2");
+    client.send(&eval);
+    assert_eq!(client.read().text(), "2");
 }
