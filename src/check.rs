@@ -116,11 +116,48 @@ fn descriptors(config: &Config, limits: &str) -> Fact {
         value: hard.to_string(),
         wanted: format!("{wanted} or more"),
         why: format!(
-            "each client and each node connection takes one; maxclients is {} for each pool",
-            config.process.maxclients
+            "each client and each node connection takes one; maxclients is {} for each pool{}",
+            config.process.maxclients,
+            match hard.parse().ok().and_then(|hard| room_within(hard, config)) {
+                Some(room) => format!(", and will be lowered to {}", room.clients),
+                None => String::new(),
+            },
         ),
         how: "LimitNOFILE= (systemd), --ulimit nofile= (docker), or a lower maxclients".to_string(),
     }
+}
+
+/// Descriptors that clients leave alone where there are few: at most so many, at least so many, a
+/// quarter of the limit in between. For nodes, listeners, rings, the log.
+const RESERVE_MAX: u64 = 1024;
+const RESERVE_MIN: u64 = 32;
+
+/// What a limit on descriptors leaves room for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Clients of one pool.
+    pub clients: u32,
+    /// Private backends of one node and reactor.
+    pub private: u32,
+}
+
+/// Where the limit is too low for what the configuration asks for: what it leaves room for, as
+/// redis-server lowers its `maxclients`. Clients must never have the descriptors with which lost
+/// nodes are connected again.
+pub fn room_within(limit: u64, config: &Config) -> Option<Room> {
+    if limit >= descriptors_wanted(config) {
+        return None;
+    }
+    let pools = config.pools.len().max(1) as u64;
+    let reserve = (limit / 4).clamp(RESERVE_MIN, RESERVE_MAX);
+    let clients = limit.saturating_sub(reserve) / pools;
+    // A blocked client has two: its own, and one at the node. A few nodes, one reactor or two.
+    let private = (reserve / 16 / pools).max(1);
+    let asked = u64::from(config.process.maxclients);
+    Some(Room {
+        clients: u32::try_from(clients.clamp(1, asked)).unwrap_or(u32::MAX),
+        private: u32::try_from(private).unwrap_or(u32::MAX),
+    })
 }
 
 /// Clients of every pool, two protocols and some private connections to each node and reactor, and
@@ -379,6 +416,21 @@ mod tests {
         let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files  1024  20000  files\n";
         assert_eq!(descriptors(&with_maxclients(10_000), limits).verdict, Verdict::Ok);
         assert_eq!(descriptors(&with_maxclients(19_999), limits).verdict, Verdict::Warn);
+    }
+
+    #[test]
+    fn few_descriptors_are_shared_between_clients_and_nodes() {
+        let room = |limit, maxclients| room_within(limit, &with_maxclients(maxclients));
+        assert_eq!(room(11_024, 10_000), None, "there is room for all");
+        assert_eq!(room(64, 10_000), Some(Room { clients: 32, private: 2 }));
+        assert_eq!(room(1_024, 10_000), Some(Room { clients: 768, private: 16 }));
+        assert_eq!(room(4_096, 10_000), Some(Room { clients: 3_072, private: 64 }));
+        assert_eq!(room(10_000, 10_000), Some(Room { clients: 8_976, private: 64 }));
+        assert_eq!(room(1_000, 10), Some(Room { clients: 10, private: 15 }));
+        assert_eq!(room(3, 10), Some(Room { clients: 1, private: 2 }), "one can always try");
+        let mut two = with_maxclients(10_000);
+        two.pools = vec![Default::default(), Default::default()];
+        assert_eq!(room_within(1_024, &two), Some(Room { clients: 384, private: 8 }));
     }
 
     #[test]

@@ -10,6 +10,11 @@ pub const REQUEST_ARGUMENTS_MAX: u32 = 1024 * 1024;
 /// Bytes of one bulk string, at most (redis-server: `proto-max-bulk-len` 512 MB).
 pub const REQUEST_BULK_MAX: u64 = 512 * 1024 * 1024;
 
+/// Bytes that a node may have read beyond the request that it takes up (redis-server reads 16 KiB
+/// at a time, and a large word as a whole): what is so near its `client-query-buffer-limit` is not
+/// sent.
+pub const NODE_READ_AHEAD: u64 = 64 * 1024;
+
 /// Bytes of one inline line or length header, at most (redis-server: `PROTO_INLINE_MAX_SIZE`).
 pub const REQUEST_INLINE_MAX: u32 = 64 * 1024;
 
@@ -123,6 +128,9 @@ pub const DATABASES_ANNOUNCED: u8 = 16;
 /// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.
 /// Ours: redis-server takes any length, but an idle client must stay small.
 pub const CLIENT_DETAIL_MAX: usize = 512;
+
+/// Percent of `memory_limit` from which on new clients are refused.
+pub const MEMORY_REFUSE_PERCENT: u64 = 90;
 
 // --- log --------------------------------------------------------------------------------------
 

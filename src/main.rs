@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Version) => print(&format!("ringway {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Invocation::Check(config)) => {
             for warning in &config.warnings {
-                eprintln!("ringway: {warning}");
+                say(warning);
             }
             let (report, ready) = check::report(&check::check(&config));
             print(&report);
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Run(config)) => run(config),
         Err(problems) => {
-            eprintln!("ringway: {problems}");
+            say(&problems.to_string());
             ExitCode::from(USAGE)
         }
     }
@@ -70,7 +70,7 @@ fn print(text: &str) -> ExitCode {
 }
 
 /// Serves until a signal ends it.
-fn run(config: Config) -> ExitCode {
+fn run(mut config: Config) -> ExitCode {
     ring::return_freed_memory();
     // Before any thread, so that all inherit the mask.
     let signals = match Signals::block() {
@@ -84,15 +84,7 @@ fn run(config: Config) -> ExitCode {
     for warning in &config.warnings {
         log.warn(unix_us(), "configuration", &[("warning", warning)]);
     }
-    match ring::raise_descriptor_limit() {
-        Ok((_, limit)) if limit < check::descriptors_wanted(&config) => {
-            let wanted = check::descriptors_wanted(&config);
-            let text = "the limit on open files is too low for maxclients";
-            log.warn(unix_us(), text, &[("limit", &limit), ("wanted", &wanted)]);
-        }
-        Ok(_) => (),
-        Err(error) => log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]),
-    }
+    fit_descriptors(&mut config, &mut log);
     let code = match Threads::start(&config, &log, unix_us()) {
         Ok(mut threads) => wait(&signals, &mut threads, &mut log),
         Err(text) => fail(&text),
@@ -100,6 +92,26 @@ fn run(config: Config) -> ExitCode {
     drop(log);
     writer.finish(Duration::from_secs(1));
     code
+}
+
+/// Raises the limit of descriptors, and lowers what would not fit into it.
+fn fit_descriptors(config: &mut Config, log: &mut Log) {
+    let limit = match ring::raise_descriptor_limit() {
+        Ok((_, limit)) => limit,
+        Err(error) => {
+            return log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]);
+        }
+    };
+    let Some(room) = check::room_within(limit, config) else { return };
+    let wanted = check::descriptors_wanted(config);
+    let asked = config.process.maxclients;
+    config.process.maxclients = room.clients.min(asked);
+    for pool in &mut config.pools {
+        pool.private_backends_max = pool.private_backends_max.min(room.private);
+    }
+    let text = "the limit on open files is too low, maxclients is lowered";
+    let now = ("maxclients", &config.process.maxclients as _);
+    log.warn(unix_us(), text, &[("limit", &limit), ("wanted", &wanted), ("asked", &asked), now]);
 }
 
 /// The main thread's only work: signals, and a look at whether the threads still live.
@@ -151,8 +163,14 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
 
 /// For what ends the start: said plainly, also where nobody collects logs.
 fn fail(text: &str) -> ExitCode {
-    eprintln!("ringway: {text}");
+    say(text);
     ExitCode::from(FAILED)
+}
+
+/// To stderr; where that is closed or full there is nobody to tell, and `eprintln` would panic.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "ringway: {text}");
 }
 
 fn level(level: LogLevel) -> Level {

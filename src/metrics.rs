@@ -88,6 +88,7 @@ counters! {
     PubsubShardChannels "pubsub_shard_channels" Gauge "The same for shard channels.";
     SendsToClients "sends_to_clients" Counter "Sends to clients.";
     SendsToNodes "sends_to_nodes" Counter "Sends to nodes.";
+    SlotsMissing "slots_missing" Gauge "Slots that nobody serves, as each reactor sees it.";
     Turns "turns" Counter "Turns of the reactor.";
     Enters "enters" Counter "Calls of io_uring_enter.";
     Completions "completions" Counter "Completions handled.";

@@ -7,7 +7,7 @@ mod pace;
 mod peers;
 mod tell;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -166,6 +166,8 @@ struct Worker {
     /// Before this time nothing more is written of clients that cannot be accepted, and how often
     /// that happened meanwhile.
     accept_told: (u64, u64),
+    /// The same of clients that were refused.
+    refusals_told: (u64, u64),
     drain_until_ms: Option<u64>,
     turns: u64,
     pace: Pace,
@@ -235,6 +237,7 @@ impl Worker {
             totals_ms: 0,
             paused: Vec::new(),
             accept_told: (0, 0),
+            refusals_told: (0, 0),
             drain_until_ms: None,
             turns: 0,
             pace: Pace::new(settings.gather),
@@ -254,7 +257,12 @@ impl Worker {
             let clients = self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum();
             self.ring.set_gather(self.pace.gather(clients));
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
-                eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
+                let mut stderr = std::io::stderr();
+                let _ = writeln!(
+                    stderr,
+                    "ringway: reactor {}: the ring is broken: {error}",
+                    self.index
+                );
                 std::process::exit(1);
             }
             self.read_clock();
@@ -350,9 +358,7 @@ impl Worker {
             }
             None => {
                 let (line, why) = proxy.refusal();
-                let pool = &self.names[usize::from(pool)];
-                let fields = [("pool", pool as _), ("client", &peer as _), ("why", &why as _)];
-                self.log.warn(self.now.unix_us, "client refused", &fields);
+                self.tell_refused(pool, &peer, why);
                 self.own(id, Owner::Refused);
                 self.ring.send(id, line);
                 self.ring.close_after_send(id);
@@ -439,6 +445,9 @@ impl Worker {
             Update::Learned { pool, learned } => {
                 self.with(pool, |proxy| proxy.handle_learned(learned));
             }
+            Update::Bounds { pool, bounds } => self.with(pool, |proxy| {
+                proxy.handle_request_bounds(bounds.bulk_max, bounds.query_max);
+            }),
             Update::Script { from, .. } if from == self.index => (),
             Update::Script { pool, body, .. } => self.with(pool, |proxy| match &body {
                 Some(body) => proxy.handle_script(body),

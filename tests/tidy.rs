@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 16] = [
+const ROOMS: [(&str, &[&str]); 17] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -30,11 +30,12 @@ const ROOMS: [(&str, &[&str]); 16] = [
         ],
     ),
     ("watchdog", &[]),
+    ("ready", &["limits"]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
         &[
-            "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring",
+            "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ready", "ring",
             "topology", "watchdog",
         ],
     ),

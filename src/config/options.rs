@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::cluster::Endpoint;
 use crate::limits::{
     RECEIVE_BUFFER_COUNT, RECEIVE_BUFFER_COUNT_MAX, RECEIVE_BUFFER_SIZE, REDIRECTS_MAX,
-    RING_SUBMISSIONS,
+    REQUEST_BULK_MAX, RING_SUBMISSIONS,
 };
 
 use super::value::{Cpus, LogLevel, Range, Raw, Value};
@@ -287,6 +287,11 @@ options! {
             Range::Bytes(64 * KIB, 64 * GIB),
             "Bytes that one subscriber has not taken; a message beyond it closes the subscriber, as \
              redis-server's `client-output-buffer-limit pubsub`.";
+        Limits client_bulk_limit (client_bulk_limit): u64 = REQUEST_BULK_MAX,
+            Range::Bytes(64 * KIB, REQUEST_BULK_MAX),
+            "Bytes of one word of a request, as redis-server's `proto-max-bulk-len`: at most what the \
+             nodes take, as a larger one ends the connection that many clients share. Where the \
+             node user may CONFIG GET, less is learned from the nodes.";
         Limits client_query_limit (client_query_limit): u64 = GIB, Range::Bytes(64 * KIB, GIB),
             "Bytes of one client's unfinished request, as redis-server's `client-query-buffer-limit`.";
     }

@@ -108,6 +108,11 @@ impl Proxy {
             encode_request([b"SELECT".as_slice(), number.as_bytes()].into_iter(), &mut out);
             replies += 1;
         }
+        if self.backends[b as usize].lane == Lane::Fence {
+            // Without it nothing may go through: better known before than after a script has run.
+            encode_request([b"ECHO".as_slice(), b"fence"].into_iter(), &mut out);
+            replies += 1;
+        }
         (out, replies)
     }
 
@@ -142,9 +147,15 @@ impl Proxy {
     pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
         let backend = &mut self.backends[b as usize];
         let kind = backend.scanner.frame_type();
-        let selects = backend.seat > 0 && backend.handshake_left == 1;
+        let echoes = backend.lane == Lane::Fence && backend.handshake_left == 1;
+        let last = 1 + u8::from(backend.lane == Lane::Fence);
+        let selects = backend.seat > 0 && backend.handshake_left == last;
         let greets = backend.version == Version::Resp3 && !selects;
-        let expected = if greets { b'%' } else { b'+' };
+        let expected = match (echoes, greets) {
+            (true, _) => b'$',
+            (false, true) => b'%',
+            (false, false) => b'+',
+        };
         // A node that loads, or runs a long script, lets us in all the same; but the database must
         // be the one that is meant.
         let busy = piece.starts_with(b"-LOADING") || piece.starts_with(b"-BUSY ");
@@ -156,6 +167,9 @@ impl Proxy {
                 let error = String::from_utf8_lossy(&said[..said.len().min(200)]).into();
                 let address = backend.address;
                 self.actions.push(Action::Note(Note::LoginRefused { address, error }));
+                if echoes && piece.starts_with(b"-NOPERM") {
+                    return self.close_fence(b);
+                }
             }
             return self.lose_backend(b, Why::Surprise);
         }

@@ -323,6 +323,11 @@ impl Proxy {
             Answer::Close => return Outcome::Close,
             // Only reached inside MULTI, where these are refused.
             Answer::SlowLog(_) => errors::not_in_multi(out),
+            // Likewise; the others are not waited for.
+            Answer::ResetCounts => {
+                self.reset_all_counts();
+                crate::resp::write::simple(out, "OK");
+            }
             Answer::AnyNode => return Outcome::AnyNode,
             Answer::ListClients(filter) => {
                 let version = self.clients[c].session.version;

@@ -68,8 +68,8 @@ impl Proxy {
 
     #[inline]
     fn may_run(&self, c: u32) -> bool {
-        let settings = &self.settings;
-        self.clients[c].may_run(settings.client_requests_max, settings.client_output_soft)
+        let most = self.ladder.requests_max(self.settings.client_requests_max);
+        self.clients[c].may_run(most, self.settings.client_output_soft)
     }
 
     #[inline]
@@ -279,8 +279,8 @@ impl Proxy {
         if client.phase == Phase::Last && client.is_done() {
             return self.close_client(c);
         }
-        let settings = &self.settings;
-        let may = client.may_resume(settings.client_requests_max, settings.client_output_soft);
+        let most = self.ladder.requests_max(self.settings.client_requests_max);
+        let may = client.may_resume(most, self.settings.client_output_soft);
         if !client.held_back || !may {
             return;
         }

@@ -78,6 +78,7 @@ use ahash::RandomState;
 
 use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
 use crate::command::Learned;
+use crate::limits;
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
@@ -274,6 +275,7 @@ impl Proxy {
         client_id_step: u64,
     ) -> Proxy {
         let limits = RequestLimits {
+            bulk_max: settings.client_bulk_limit,
             total_max: settings.client_query_limit as u64,
             ..RequestLimits::default()
         };
@@ -514,6 +516,18 @@ impl Proxy {
         self.learned = Some(learned);
     }
 
+    /// What the nodes take in, as far as they tell: a word, a request. A larger one is refused as a
+    /// node would refuse it; sent, it would end the connection that all clients share.
+    pub fn handle_request_bounds(&mut self, bulk_max: Option<u64>, query_max: Option<u64>) {
+        let own = self.settings.client_query_limit as u64;
+        let whole = query_max.unwrap_or(u64::MAX).saturating_sub(limits::NODE_READ_AHEAD);
+        let bulk = bulk_max.unwrap_or(u64::MAX).min(self.settings.client_bulk_limit);
+        for limits in [&mut self.limits, &mut self.limits_unauthenticated] {
+            limits.total_max = own.min(whole);
+        }
+        self.limits.bulk_max = bulk;
+    }
+
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
         self.own_totals = self.own_counts();
@@ -676,6 +690,11 @@ impl Proxy {
     /// Requests in the tables, tombstones and our own included.
     pub fn requests_open(&self) -> usize {
         self.requests.open_count()
+    }
+
+    /// Slots that nobody serves, as far as this proxy knows.
+    pub fn slots_missing(&self) -> usize {
+        SLOTS - self.topology.as_ref().map_or(0, |topology| topology.covered())
     }
 
     pub fn backends_connected(&self) -> usize {

@@ -48,6 +48,8 @@ pub struct Node {
     pub subscriber: u32,
     /// Private backends, of all faces.
     pub private: Vec<u32>,
+    /// Until when nothing goes through its fence, because it has refused ECHO. Milliseconds.
+    pub no_fence_until_ms: u64,
     /// Requests that wait for a free fenced backend, by face.
     pub fence_queue: Vec<VecDeque<u32>>,
 }
@@ -118,6 +120,7 @@ impl Nodes {
             shared_others: Vec::new(),
             subscriber: NONE,
             fences: Vec::new(),
+            no_fence_until_ms: 0,
             private: Vec::new(),
             fence_queue: Vec::new(),
         };

@@ -49,6 +49,8 @@ pub enum Query {
     Patterns,
     /// SLOWLOG
     SlowLog(LogQuery),
+    /// CONFIG RESETSTAT: count anew.
+    ResetCounts,
     /// The asking reactor has clients that watch by MONITOR, or none any more. Not waited for.
     Monitor { watched: bool },
 }
@@ -108,6 +110,9 @@ pub struct Inquiries {
     open: BTreeMap<u64, Inquiry>,
 }
 
+/// Of a question whose answer nobody waits for.
+pub const NO_TICKET: u64 = u64::MAX;
+
 impl Inquiries {
     /// Names a question, once.
     pub fn ticket(&mut self) -> u64 {
@@ -132,7 +137,8 @@ pub(super) fn is_shared(command: &Command) -> bool {
 
 fn is_log(command: &Command) -> bool {
     let container = command.name.split('|').next().unwrap_or_default();
-    matches!(container, "SLOWLOG" | "COMMANDLOG" | "LATENCY") && !command.name.ends_with("HELP")
+    let is_log = matches!(container, "SLOWLOG" | "COMMANDLOG" | "LATENCY");
+    is_log && !command.name.ends_with("HELP") || command.name == "CONFIG|RESETSTAT"
 }
 
 impl Proxy {
@@ -206,6 +212,7 @@ impl Proxy {
                 Answer::KillClients(filter) => Some(Query::Kill(*filter)),
                 Answer::Unblock { id, error } => Some(Query::Unblock { id, error }),
                 Answer::SlowLog(query) => Some(Query::SlowLog(query)),
+                Answer::ResetCounts => Some(Query::ResetCounts),
                 _ => None,
             },
         }
@@ -242,7 +249,20 @@ impl Proxy {
             Query::SlowLog(LogQuery::Latest | LogQuery::History | LogQuery::Graph) => {
                 (Told::Spikes(self.slow_log.spikes().clone()), false)
             }
+            Query::ResetCounts => {
+                self.reset_counts();
+                (Told::Number(0), false)
+            }
             Query::Monitor { .. } => (Told::Number(0), false),
+        }
+    }
+
+    /// CONFIG RESETSTAT where the others are not waited for.
+    pub(super) fn reset_all_counts(&mut self) {
+        self.reset_counts();
+        if self.has_peers() {
+            let query = Arc::new(Query::ResetCounts);
+            self.actions.push(Action::Ask { ticket: NO_TICKET, query });
         }
     }
 
@@ -322,6 +342,11 @@ impl Proxy {
             Query::Unblock { .. } => write::integer(&mut out, sum_of(told).min(1) as i64),
             Query::SlowLog(query) => {
                 self.write_log(*query, told, self.clients[c].session.version, &mut out);
+            }
+            Query::ResetCounts => {
+                // Others' old counts may have been added up since.
+                self.reset_counts();
+                write::simple(&mut out, "OK");
             }
             // Nobody asks these for a reply of its own.
             Query::Monitor { .. } | Query::Receivers(_) => write::simple(&mut out, "OK"),

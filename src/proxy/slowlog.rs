@@ -8,12 +8,14 @@
 //! Not here: the words of SLOWLOG (`local`).
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use super::Proxy;
+use super::own::AT_NODE;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NONE;
-use crate::command::COMMANDS;
+use crate::command::{COMMANDS, Flags};
 use crate::resp::write;
 
 /// Words of a request, and bytes of one, that an entry shows, at most (redis-server's bounds).
@@ -30,7 +32,7 @@ pub struct Slow {
     pub unix_us: u64,
     pub duration_us: u64,
     pub words: Vec<Vec<u8>>,
-    pub client: String,
+    pub client: SocketAddr,
     pub name: String,
 }
 
@@ -174,7 +176,7 @@ impl Proxy {
             unix_us: self.now.unix_us,
             duration_us: self.age_ms(r) * 1_000,
             words,
-            client: super::local::client::canonical(session.peer).to_string(),
+            client: super::local::client::canonical(session.peer),
             name: session.name().unwrap_or_default().to_owned(),
         };
         self.slow_log.push(slow);
@@ -185,8 +187,11 @@ impl Proxy {
         let command = COMMANDS.get(usize::from(entry.command));
         let name = command.map_or("(unknown)", |command| command.name).replace('|', " ");
         let is_walk = entry.split != NONE && self.splits[entry.split].merge == Merge::Walk;
+        // What administers may hold passwords (CONFIG SET requirepass, PROXY NODE).
+        let shown =
+            command.map_or(entry.command != AT_NODE, |command| !command.flags.has(Flags::ADMIN));
         // What these send is not what their client wrote.
-        let own_words = !is_walk && !entry.marks.has(Marks::EXEC);
+        let own_words = shown && !is_walk && !entry.marks.has(Marks::EXEC);
         // Elsewhere its bytes are gone, or are others'.
         let sent = (own_words && entry.state == State::InFlight)
             .then(|| self.backends.get(entry.backend as usize))
@@ -238,7 +243,7 @@ pub fn write_entries(mut entries: Vec<Slow>, count: usize, out: &mut Vec<u8>) {
         write::integer(out, entry.duration_us as i64);
         write::array_header(out, entry.words.len());
         entry.words.iter().for_each(|word| write::bulk(out, word));
-        write::bulk(out, entry.client.as_bytes());
+        write::bulk(out, entry.client.to_string().as_bytes());
         write::bulk(out, entry.name.as_bytes());
     }
 }
@@ -295,7 +300,7 @@ mod tests {
             unix_us: 1_000_000,
             duration_us: 1,
             words: Vec::new(),
-            client: String::new(),
+            client: SocketAddr::from(([127, 0, 0, 1], 1)),
             name: String::new(),
         }
     }

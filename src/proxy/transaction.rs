@@ -126,7 +126,8 @@ impl Proxy {
             return None;
         }
         // As other commands for all nodes; and who answers with others does so in its own time.
-        let together = self.asks_peers(command) && command.name != "INFO";
+        let by_itself = matches!(command.name, "INFO" | "CONFIG|RESETSTAT");
+        let together = self.asks_peers(command) && !by_itself;
         let place = match together || self.is_config_of_nodes(command) || command.name == "MONITOR"
         {
             true => Place::Nowhere,

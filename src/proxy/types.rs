@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::peers::Query;
 use crate::cluster::{AddressMap, Endpoint};
+use crate::limits::REQUEST_BULK_MAX;
 use crate::secret::Secret;
 
 /// No index: the end of a list, an absent owner.
@@ -130,6 +131,8 @@ pub struct Settings {
     pub pubsub_output_limit: usize,
     /// Bytes of one unfinished request.
     pub client_query_limit: usize,
+    /// Bytes of one word of a request.
+    pub client_bulk_limit: u64,
     /// A client that says nothing for so long is closed; 0: never.
     pub client_idle_ms: u64,
     /// A client over its soft output mark that takes nothing for so long is closed.
@@ -183,6 +186,7 @@ impl Default for Settings {
             client_output_limit: 256 << 20,
             pubsub_output_limit: 32 << 20,
             client_query_limit: 1 << 30,
+            client_bulk_limit: REQUEST_BULK_MAX,
             client_idle_ms: 0,
             client_stall_ms: 60_000,
             request_timeout_ms: 5_000,

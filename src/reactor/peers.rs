@@ -127,6 +127,10 @@ impl Worker {
                 Message::Asked { pool, from, ticket, query } => {
                     let Some(proxy) = self.proxies.get_mut(usize::from(pool)) else { continue };
                     let told = proxy.handle_asked(from, &query, now);
+                    if *query == Query::ResetCounts {
+                        // Before it says so: who asked reads what is published.
+                        self.publish();
+                    }
                     if let Some(peer) = self.peers.get(usize::from(from)) {
                         peer.tell(Message::Told { pool, from: self.index, ticket, told });
                     }

@@ -2,13 +2,15 @@
 //!
 //! Not here: what is counted when (`proxy`, `ring`), how lines are written (`log`).
 
+use std::net::SocketAddr;
+
 use super::{TOTALS_EVERY_MS, Worker};
 use crate::metrics::{self, Board, Counter};
 use crate::proxy::local::Totals;
 use crate::proxy::{self, Note};
 use crate::ring;
 
-/// How often it is written that clients cannot be accepted.
+/// How often it is written that clients are refused, or cannot be accepted.
 const ACCEPT_TOLD_EVERY_MS: u64 = 10_000;
 
 impl Worker {
@@ -48,6 +50,20 @@ impl Worker {
         let error = std::io::Error::from_raw_os_error(errno);
         let fields = [("error", &error as _), ("attempts_since", &times as _)];
         self.log.warn(self.now.unix_us, "cannot accept a client", &fields);
+    }
+
+    /// One client too many, and as a rule not the last: a line now and then.
+    #[cold]
+    pub(super) fn tell_refused(&mut self, pool: u16, peer: &SocketAddr, why: &'static str) {
+        let (from_ms, times) = self.refusals_told;
+        if self.now.ms < from_ms {
+            self.refusals_told.1 += 1;
+            return;
+        }
+        self.refusals_told = (self.now.ms + ACCEPT_TOLD_EVERY_MS, 0);
+        let pool = ("pool", &self.names[usize::from(pool)] as _);
+        let fields = [pool, ("client", peer as _), ("why", &why as _), ("more", &times as _)];
+        self.log.warn(self.now.unix_us, "client refused", &fields);
     }
 
     /// What the proxy has to say to people.
@@ -99,13 +115,14 @@ impl Worker {
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
-        let (mut blocked, mut private) = (0, 0);
+        let (mut blocked, mut private, mut missing) = (0, 0, 0);
         let mut subscribed = [0; 4];
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
             clients += proxy.clients_open() as u64;
             blocked += proxy.clients_blocked() as u64;
             private += proxy.backends_private() as u64;
+            missing += proxy.slots_missing() as u64;
             backends += proxy.backends_connected() as u64;
             requests += proxy.requests_open() as u64;
             let counts = proxy.subscription_counts().into_iter();
@@ -147,6 +164,7 @@ impl Worker {
             (Counter::PubsubPatterns, subscribed[1]),
             (Counter::PubsubShardChannels, subscribed[2]),
             (Counter::PubsubClients, subscribed[3]),
+            (Counter::SlotsMissing, missing),
             (Counter::Turns, self.turns),
         ];
         for (counter, value) in values.into_iter().chain(ring_values(&ring)) {

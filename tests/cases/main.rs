@@ -25,6 +25,7 @@ mod pubsub;
 mod pubsub_faults;
 mod retries;
 mod scripts;
+mod secrets;
 mod session;
 mod splitting;
 #[path = "../support/mod.rs"]

@@ -257,3 +257,39 @@ fn a10_script_that_one_node_has_and_we_keep_exists() {
         assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
     }
 }
+
+/// Without ECHO there is no fence, so no script is run; once it is allowed, they are.
+#[test]
+fn scripts_say_so_where_the_node_user_may_not_echo() {
+    let cluster = Cluster::three(flavour());
+    let allow = |echo: &str| {
+        let line = format!("ACL SETUSER proxy on >pw ~* &* +@all {echo}");
+        cluster.nodes.iter().for_each(|node| assert_eq!(node.run(&line).text(), "OK"));
+    };
+    allow("-echo");
+    let pairs = [("node-user", "proxy"), ("node-password", "pw")];
+    let proxy = Proxy::start_with(&cluster, &with(&pairs));
+    let [key, _, _] = keys_on_each(&cluster, "noecho");
+    let eval = request(&["EVAL", "return redis.call('INCR',KEYS[1])", "1", &key]);
+    let refused = "-NOPERM the proxy's user at the nodes must be allowed to ECHO (ACL SETUSER ... \
+                   +echo); the script was not run";
+    let mut client = proxy.client();
+    for _ in 0..2 {
+        client.send(&eval.repeat(50));
+        (0..50).for_each(|_| assert_eq!(client.read().text(), refused));
+    }
+    let mut all: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
+    all.iter_mut().for_each(|client| client.send(&eval));
+    all.iter_mut().for_each(|client| assert_eq!(client.read().text(), refused));
+    assert_eq!(client.run(&format!("GET {key}")).text(), "nil", "none has run");
+    assert!(proxy.log().contains("refused by a node"), "{}", proxy.log());
+    // Not one connection for each script.
+    assert!(proxy.log().matches("refused by a node").count() < 10, "{}", proxy.log());
+    allow("+echo");
+    crate::support::wait_until(seconds(5), "scripts to run", || {
+        client.send(&eval);
+        client.read().text() == "1"
+    });
+    client.send(&eval);
+    assert_eq!(client.read().text(), "2");
+}

@@ -5,12 +5,14 @@
 
 use std::time::Instant;
 
+use rustix::process::Signal;
+
 use crate::bed::{self, Bed};
 use crate::crowd::{Crowd, usual_styles};
 use crate::mixed::{is_long, seed};
 use crate::support::client::{Client, Got};
 use crate::support::cluster::Flavour;
-use crate::support::process::with_prefix;
+use crate::support::process::{harmless_signals, with_prefix};
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::{millis, seconds, wait_until};
 
@@ -28,16 +30,27 @@ fn g18_no_descriptors_left_costs_no_time_and_no_log_and_passes() {
     let limit = ["prlimit", "--nofile=64:64", "--"];
     let mut proxy = with_prefix(&limit, || Proxy::start_with(&cluster, &Settings::default()));
     let key = cluster.key_on(0, "h12");
+    assert!(proxy.log().contains("maxclients is lowered"), "{}", proxy.log());
     let mut kept = proxy.client();
+    let told = kept.run("CONFIG GET maxclients").items()[1].string();
+    assert_eq!(told, "32", "half of so few descriptors are for nodes and the rest");
     assert_eq!(kept.run(&format!("SET {key} v")).text(), "OK");
     let mut crowd: Vec<Client> =
         (0..200).filter_map(|_| Client::try_connect(proxy.port).ok()).collect();
-    std::thread::sleep(millis(300));
     let lines = proxy.log().lines().count();
+    std::thread::sleep(millis(300));
     let (ticks, start) = (cpu_ticks(proxy.process.id()), Instant::now());
     while start.elapsed() < seconds(3) {
         assert_eq!(kept.run(&format!("GET {key}")).text(), "\"v\"", "who was there is served");
         std::thread::sleep(millis(50));
+    }
+    // A node whose connections are lost is connected again, though clients take all they can get.
+    for node in &cluster.nodes {
+        node.run("CLIENT KILL TYPE normal SKIPME yes");
+    }
+    let again: Vec<String> = (0..3).map(|i| cluster.key_on(i, "h12-again")).collect();
+    for key in &again {
+        assert_eq!(kept.run(&format!("SET {key} v")).text(), "OK", "a lost node is there again");
     }
     let percent = (cpu_ticks(proxy.process.id()) - ticks) as f64 / start.elapsed().as_secs_f64();
     let lines = proxy.log().lines().count() - lines;
@@ -204,7 +217,8 @@ fn clients_that_are_cut_leave_nothing_behind() {
     proxy.expect_alive();
 }
 
-/// Signals that nobody handles, and stops of a moment, as many as there is time for.
+/// Signals in a random order (a seed says which), stops of a moment among them, as many as there is
+/// time for.
 #[test]
 fn h18_signals_under_load_change_nothing() {
     let cluster = bed::cluster(Flavour::Redis, 0);
@@ -213,15 +227,26 @@ fn h18_signals_under_load_change_nothing() {
     let mut sent = 0;
     let most = if is_long() { 100_000 } else { 10_000 };
     let start = Instant::now();
+    let mut random = seed();
+    let signals: Vec<Signal> = harmless_signals()
+        .into_iter()
+        .chain([Signal::USR1, Signal::USR2, Signal::STOP, Signal::TTOU, Signal::TTIN, Signal::TSTP])
+        .collect();
     while sent < most && start.elapsed() < seconds(60) {
-        for signal in crate::support::process::harmless_signals() {
-            proxy.process.send(signal);
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let signal = signals[(random >> 33) as usize % signals.len()];
+        proxy.process.send(signal);
+        sent += 1;
+        if [Signal::STOP, Signal::TTOU, Signal::TTIN, Signal::TSTP].contains(&signal) {
+            std::thread::sleep(millis(random >> 62));
+            proxy.process.send(Signal::CONT);
             sent += 1;
         }
         if sent % 700 == 0 {
             std::thread::sleep(millis(20));
         }
     }
+    proxy.process.send(Signal::CONT);
     let tally = crowd.finish(&format!("H18: {sent} signals in {:?}", start.elapsed()));
     tally.expect_right();
     tally.expect_no_errors();

@@ -5,6 +5,7 @@
 //! `RINGWAY_CHAOS_SECONDS`: how long the mixed runs last; `RINGWAY_CHAOS_SEED`: what they do.
 #![allow(clippy::disallowed_methods)]
 
+mod abuse;
 mod bed;
 mod circuit;
 mod clock;
@@ -22,6 +23,7 @@ mod reader;
 mod relay;
 mod reshard;
 mod soak;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;

@@ -200,7 +200,13 @@ impl Rig {
             let now = self.now();
             self.proxy.handle_connected(backend, ok, now);
             self.settle();
-            if ok {
+            // Of a fenced backend it is asked whether it answers ECHO at all.
+            let fenced = |of: &&(Conn, String)| {
+                of.0 == Conn::Backend(backend) && of.1.ends_with("ECHO $5 fence ")
+            };
+            if ok && self.sent.iter().rfind(fenced).is_some() {
+                self.answer(backend, "+PONG $5 fence ");
+            } else if ok {
                 self.answer(backend, "+PONG ");
             }
         }

@@ -172,6 +172,11 @@ impl Client {
         }
     }
 
+    /// To one who may have closed already.
+    pub fn send_what_is_taken(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
     pub fn end_sending(&self) {
         let _ = self.stream.shutdown(Shutdown::Write);
     }

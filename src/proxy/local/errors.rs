@@ -192,6 +192,13 @@ pub fn peers_late(out: &mut Vec<u8>) {
     fixed(out, "ERR a part of the proxy did not answer in time, the command may have run in part");
 }
 
+/// The node does not let our user ECHO, with which the fence vouches for replies.
+pub fn echo_refused(out: &mut Vec<u8>) {
+    let text = "NOPERM the proxy's user at the nodes must be allowed to ECHO (ACL SETUSER ... +echo); \
+                the script was not run";
+    fixed(out, text);
+}
+
 /// What a node answered could not be read as one reply, or does not fit what was asked.
 pub fn bad_reply(out: &mut Vec<u8>) {
     fixed(out, "ERR unreadable reply from server, the command may have run");

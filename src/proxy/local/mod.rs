@@ -179,6 +179,8 @@ pub enum Answer {
     Unblock { id: u64, error: bool },
     /// Ask the slow logs of all reactors. `out` is untouched.
     SlowLog(LogQuery),
+    /// All reactors begin to count anew; then reply OK. `out` is untouched.
+    ResetCounts,
     /// Not answered here after all: forward to any primary. `out` is untouched.
     AnyNode,
     /// RESET: the session is back at the start and the reply is in `out`. The caller drops what

@@ -191,7 +191,6 @@ fn config_answers_what_clients_ask_at_start() {
          through this proxy\r\n",
     );
     same("CONFIG SET appendonly no", "+OK\r\n");
-    same("CONFIG RESETSTAT", "+OK\r\n");
     same("CONFIG REWRITE", "-ERR The server is running without a config file\r\n");
 }
 
