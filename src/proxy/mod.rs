@@ -20,7 +20,8 @@
 //! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
-//! clients' side and the nodes'), `peers` and `receivers` (what all reactors answer together), `own` (PROXY),
+//! clients' side and the nodes'), `peers` and `receivers` (what all reactors answer together),
+//! `own` (PROXY),
 //! `databases` (SELECT), `slowlog`, `monitor`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).

@@ -28,7 +28,7 @@ const LOOK_MAX: u32 = 16 * 1024;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slow {
     pub id: u64,
-    /// When it was answered. Finer than it is shown: those of several reactors are put in order by it.
+    /// When it was answered. Finer than it is shown: it puts those of several reactors in order.
     pub unix_us: u64,
     pub duration_us: u64,
     pub words: Vec<Vec<u8>>,

@@ -129,8 +129,7 @@ fn info_number(client: &mut Client, name: &str) -> u64 {
 
 /// Writes, reads and counts in pipelines; every reply is known beforehand. The first wrong ones.
 fn victim(port: u16, key: &str, n: u32, seen: &AtomicU64, replies: u64) -> Vec<String> {
-    let mut client =
-        if n.is_multiple_of(2) { Client::connect(port) } else { Client::connect_resp3(port) };
+    let mut client = if n % 2 == 0 { Client::connect(port) } else { Client::connect_resp3(port) };
     let (mut wrong, count) = (Vec::new(), format!("{key}-count"));
     let mut number = 0_u64;
     while seen.load(Ordering::Relaxed) < replies && wrong.len() < 10 {

@@ -37,7 +37,7 @@ UNITS="protocol keyspace scan info info-command type/string type/incr type/list 
  scripting functions introspection introspection-2 slowlog bitops bitfield lazyfree"
 
 # Tests that passed when this was last changed, by mode and number of nodes: fewer are a failure.
-declare -A PASSED=([ci-3]=1434 [long-3]=1628 [long-1]=1641)
+declare -A PASSED=([ci-3]=1437 [long-3]=1631 [long-1]=1641)
 
 main() {
     local mode=ci units="" wanted=0
@@ -129,13 +129,13 @@ start_cluster() {
     done
     for ((n = 0; n < NODES; n++)); do
         PORT=${ports[n]}
-        until_true 10 "node $n does not answer" ask ping || return 1
+        until_true 30 "node $n does not answer" ask ping || return 1
         first=$((16384 * n / NODES)) last=$((16384 * (n + 1) / NODES - 1))
         ask cluster addslotsrange $first $last >/dev/null
         [[ $n == 0 ]] || ask cluster meet 127.0.0.1 "${ports[0]}" >/dev/null
     done
     for PORT in "${ports[@]}"; do
-        until_true 20 "the cluster does not form" is_whole || return 1
+        until_true 30 "the cluster does not form" is_whole || return 1
     done
     SEED=${ports[0]}
 }
@@ -154,7 +154,7 @@ start_proxy() {
     env "${unset[@]}" "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors "${SUITE_REACTORS:-2}" \
         --announce-version "$VERSION" --allow-config --admin-user default >"$WORK/proxy.log" 2>&1 &
     PROXY_PORT=$PORT PROXY=$! PIDS+=($!)
-    until_true 10 "the proxy does not answer" ask dbsize
+    until_true 30 "the proxy does not answer" ask dbsize
 }
 
 # until_true SECONDS WHAT COMMAND…
