@@ -46,6 +46,7 @@ mod node_facts;
 mod node_info;
 mod nodes;
 mod output;
+mod overtaken;
 mod own;
 pub mod peers;
 mod private;
