@@ -232,13 +232,17 @@ impl Proxy {
         let entry = &mut self.requests[r];
         let c = entry.client;
         entry.state = State::Done;
-        let reply = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
-        self.requests.store_reply(r, reply);
-        self.clients[c].stored += reply.len();
+        let kept = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
+        self.requests.store_reply(r, kept);
+        self.clients[c].stored += kept.len();
         if self.is_over_limit(c) {
-            self.close_client_over_limit(c);
-        } else if self.clients[c].held > 0 {
+            return self.close_client_over_limit(c);
+        }
+        if self.clients[c].held > 0 {
             self.after_answer(c);
+        }
+        if self.requests[r].state == State::Done && self.requests[r].client == c {
+            self.answer_overtaken(r, reply);
         }
     }
 

@@ -47,6 +47,7 @@ pub mod node_facts;
 pub mod node_info;
 mod nodes;
 mod output;
+mod overtaken;
 mod own;
 pub mod peers;
 mod private;

@@ -289,7 +289,8 @@ impl Proxy {
             return self.give_up(r);
         }
         let refused = !self.requests.reply(r).is_empty();
-        if refused && !self.repeats.take(self.now.ms, self.tally.commands) {
+        let early = refused && self.has_younger_in_flight(r);
+        if early || (refused && !self.repeats.take(self.now.ms, self.tally.commands)) {
             return self.wait_for_leave(r, bytes);
         }
         self.launch(r, Bytes::Own(bytes));

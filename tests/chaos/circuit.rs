@@ -132,6 +132,41 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
     }
 }
 
+/// A node that is well again between two requests of one pipeline: the first was refused and the
+/// second ran, so the first must not run after it.
+#[test]
+fn refused_request_does_not_run_after_a_later_one_of_its_client() {
+    for (line, refusal) in [
+        ("APPEND k", "-LOADING Redis is loading the dataset in memory"),
+        ("APPEND k", "-CLUSTERDOWN The cluster is down"),
+        ("GET k", "-CLUSTERDOWN The cluster is down"),
+    ] {
+        let node = Fake::start();
+        node.set_map(&Map::all_at(Some("127.0.0.1"), node.port()));
+        let seed = format!("127.0.0.1:{}", node.port());
+        let proxy = Proxy::start_at(&[seed], &Settings::default());
+        let mut client = proxy.client();
+        wait_until(seconds(8), "the proxy to serve", || client.run("GET x").text() == "nil");
+        let (first, sick) = (AtomicBool::new(true), refusal);
+        node.answer(move |request| match request.word(1).as_str() {
+            "k" if first.swap(false, Ordering::Relaxed) => say(sick),
+            "k" => say("$4\r\nwell"),
+            _ => Answer::Usual,
+        });
+        let lines: Vec<String> = ["a", "b", "c"]
+            .iter()
+            .map(|value| if line == "GET k" { line.to_owned() } else { format!("{line} {value}") })
+            .collect();
+        let replies: Vec<String> = client.pipeline(&lines).iter().map(|r| r.text()).collect();
+        let name = line.split(' ').next().unwrap_or_default();
+        std::thread::sleep(millis(100));
+        // Only reads may be asked again: their order among themselves is nobody's to see.
+        let (answer, asked) = if name == "GET" { ("\"well\"", 4) } else { (refusal, 3) };
+        assert_eq!(replies, [answer, "\"well\"", "\"well\""], "{refusal}");
+        assert_eq!(node.seen(name), asked + u64::from(name == "GET"), "{refusal}");
+    }
+}
+
 /// H15: once a node is known to be dead, one request at a time finds out whether it still is; the
 /// others are answered at once.
 #[test]
