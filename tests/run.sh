@@ -71,7 +71,7 @@ limit_of() {
     suites) echo 900 ;;
     simulation) echo 900 ;;
     # Long: 20 million executions of twelve targets take three and a half hours of CPU.
-    fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 300 ;;
+    fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 600 ;;
     chaos) echo 600 ;;
     demo) echo 600 ;;
     esac

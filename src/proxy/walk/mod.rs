@@ -30,7 +30,7 @@
 //!
 //! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
 
-pub mod found;
+pub(super) mod found;
 pub mod wanted;
 
 #[cfg(test)]

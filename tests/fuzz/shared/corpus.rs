@@ -13,6 +13,8 @@ const REQUESTS: &str = include_str!("../corpus/requests.txt");
 /// `words => places`: what COMMAND GETKEYS says of these words.
 const ASKED_FOR_KEYS: &str = include_str!("../corpus/getkeys.txt");
 
+type Words = Vec<Vec<u8>>;
+
 pub struct Recorded {
     pub command: String,
     pub reply: Vec<u8>,
@@ -37,7 +39,7 @@ pub static REQUEST_SLICES: LazyLock<Vec<&'static [u8]>> =
     LazyLock::new(|| REQUEST_STREAMS.iter().map(Vec::as_slice).collect());
 
 /// Words, and the keys among them as the server told them.
-pub static GETKEYS: LazyLock<Vec<(Vec<Vec<u8>>, Vec<Vec<u8>>)>> = LazyLock::new(|| {
+pub static GETKEYS: LazyLock<Vec<(Words, Words)>> = LazyLock::new(|| {
     let words =
         |text: &str| text.split(' ').filter(|word| !word.is_empty()).map(unescape).collect();
     let line = |line: &str| {

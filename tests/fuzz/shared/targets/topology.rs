@@ -179,7 +179,8 @@ fn is_that(nodes: &[Made], map: &Topology, name: &str) -> Result<(), String> {
             map.replicas_of(at).map(|index| &*map.nodes[usize::from(index)].id).collect();
         let all = nodes.iter().filter(|other| other.follows == Some(index));
         let mut expected: Vec<&str> = all.map(|node| node.id.as_str()).collect();
-        (followers.sort_unstable(), expected.sort_unstable());
+        followers.sort_unstable();
+        expected.sort_unstable();
         hold!(followers == expected, "{name}: {followers:?} follow, not {expected:?}");
     }
     Ok(())
