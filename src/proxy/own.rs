@@ -207,7 +207,9 @@ fn is_never_sent(words: &[&[u8]]) -> bool {
 #[cfg(debug_assertions)]
 fn fail_on_purpose(how: &[u8]) {
     assert!(how != b"PANIC", "asked to panic");
-    while how == b"SPIN" {
-        std::hint::spin_loop();
+    if how == b"SPIN" {
+        loop {
+            std::hint::spin_loop();
+        }
     }
 }

@@ -115,18 +115,17 @@ impl Worker {
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
-        let (mut blocked, mut private, mut missing) = (0, 0, 0);
+        let (mut blocked, mut private) = (0, 0);
+        let missing = self.proxies.iter().map(|proxy| proxy.slots_missing() as u64).sum();
         let mut subscribed = [0; 4];
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
             clients += proxy.clients_open() as u64;
             blocked += proxy.clients_blocked() as u64;
             private += proxy.backends_private() as u64;
-            missing += proxy.slots_missing() as u64;
             backends += proxy.backends_connected() as u64;
             requests += proxy.requests_open() as u64;
-            let counts = proxy.subscription_counts().into_iter();
-            subscribed.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64);
+            add_counts(&mut subscribed, proxy.subscription_counts());
         }
         let values = [
             (Counter::ClientsConnected, clients),
@@ -195,6 +194,10 @@ impl Worker {
             }
         }
     }
+}
+
+fn add_counts(sums: &mut [u64; 4], counts: [usize; 4]) {
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64);
 }
 
 /// What INFO says of the whole process.

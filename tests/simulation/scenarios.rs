@@ -751,6 +751,29 @@ fn memory_nearly_used_up_stops_reading_of_the_heavy_client_only() {
 }
 
 #[test]
+fn pipeline_has_few_requests_under_way_while_memory_is_short_and_goes_on_afterwards() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let line: Vec<u8> =
+        (0..20).flat_map(|n| words(&format!("INCR {}", key(&n.to_string(), true)))).collect();
+    rig.ask(client, &format!("INCR {}", key("first", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.answer(backend, ":1 ");
+    rig.told(Conn::Backend(backend));
+    let asked = |rig: &mut Rig| rig.told(Conn::Backend(backend)).matches("INCR").count();
+    rig.memory(72);
+    rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+    rig.settle();
+    assert_eq!(asked(&mut rig), 8);
+    rig.answer(backend, &":1 ".repeat(8));
+    assert_eq!(asked(&mut rig), 8, "as many again");
+    rig.memory(10);
+    rig.answer(backend, &":1 ".repeat(8));
+    assert_eq!(asked(&mut rig), 4, "all the rest");
+}
+
+#[test]
 fn memory_used_up_closes_the_heaviest_client_and_refuses_new_ones() {
     let mut rig = Rig::new(Settings::default());
     let (_, heavy) = light_and_heavy(&mut rig);
