@@ -29,6 +29,8 @@ pub mod reactor;
 
 pub mod watchdog;
 
+pub mod notify;
+
 pub mod serve;
 
 pub mod check;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ringway::config::{self, Config, Invocation, LogLevel};
 use ringway::log::{self, Level, Log};
+use ringway::notify::Notifier;
 use ringway::ring::signals::{Signal, Signals};
 use ringway::serve::Threads;
 use ringway::{check, ring, watchdog};
@@ -82,7 +83,11 @@ fn run(config: Config) -> ExitCode {
         Err(error) => log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]),
     }
     let code = match Threads::start(&config, &log, unix_us()) {
-        Ok(mut threads) => wait(&signals, &mut threads, &mut log),
+        Ok(mut threads) => {
+            let manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
+            manager.ready();
+            wait(&signals, &mut threads, &mut log, &manager)
+        }
         Err(text) => fail(&text),
     };
     drop(log);
@@ -91,7 +96,7 @@ fn run(config: Config) -> ExitCode {
 }
 
 /// The main thread's only work: signals, and a look at whether the threads still live.
-fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
+fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log, manager: &Notifier) -> ExitCode {
     let mut draining = false;
     let mut drain_us = 0;
     let mut patience = Duration::MAX;
@@ -110,6 +115,7 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
             }
             Ok(Some(Signal::Terminate | Signal::Interrupt)) => {
                 log.info(unix_us(), "draining", &[]);
+                manager.stopping();
                 patience = threads.drain();
                 draining = true;
                 drain_us = unix_us();
@@ -130,6 +136,7 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
                 if looks % LOOKS_PER_SECOND == 0 {
                     log.handle_time(unix_us());
                     threads.publish_process();
+                    manager.alive();
                 }
             }
             Err(error) => return fail(&format!("cannot wait for signals: {error}")),

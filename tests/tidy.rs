@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 16] = [
+const ROOMS: [(&str, &[&str]); 17] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -30,6 +30,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
         ],
     ),
     ("watchdog", &[]),
+    ("notify", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
@@ -39,7 +40,7 @@ const ROOMS: [(&str, &[&str]); 16] = [
         ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "log", "ring", "serve", "watchdog"]),
+    ("main", &["check", "config", "log", "notify", "ring", "serve", "watchdog"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.
