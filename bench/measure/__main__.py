@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from types import SimpleNamespace
 
 import cluster
@@ -162,6 +163,8 @@ def calls_of(point, target, pids, nodes, settings, program):
                                  "seconds": max(1, settings.seconds // 4)})
     groups = {"proxy": host.family(pids.get(target.name, [])), "nodes": nodes}
     counters = {name: host.CallCounter(group) for name, group in groups.items() if group}
+    # perf needs a moment to attach.
+    time.sleep(0.5)
     result = program(point, target, shorter)
     counts = {name: counter.stop() for name, counter in counters.items()}
     return {name: count / result.count for name, count in counts.items() if count is not None}

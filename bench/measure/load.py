@@ -108,7 +108,8 @@ def read_open_loop(text, told=""):
     except ValueError as error:
         raise Wrong(f"open_loop brought no figures ({error}): {told.strip()[-300:]}") from error
     latency = figures["latency_ms"]
-    return Result(figures["rate_done"], latency["p50"], latency["p99"], latency["p99.9"], figures["commands"])
+    return Result(figures["rate_done"], latency["p50"], latency["p99"], latency["p99.9"],
+                  figures["commands_and_warmup"])
 
 
 PROGRAMS = {"redis-benchmark": redis_benchmark, "memtier": memtier, "open_loop": open_loop}

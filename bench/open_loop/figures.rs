@@ -27,6 +27,8 @@ pub struct Figures {
     pub latency: Histogram<u64>,
     /// From the intended moment to the writing: what the generator is late by itself.
     pub lag: Histogram<u64>,
+    /// All replies, those to the warm-up included: what CPU time is to be divided by.
+    pub replies: u64,
     pub errors: u64,
     pub unanswered: u64,
     /// The first error reply.
@@ -40,6 +42,7 @@ impl Figures {
         Figures {
             latency: histogram(),
             lag: histogram(),
+            replies: 0,
             errors: 0,
             unanswered: 0,
             first_error: None,
@@ -51,6 +54,7 @@ impl Figures {
         // Both have the same bounds.
         self.latency.add(&other.latency).unwrap_or_default();
         self.lag.add(&other.lag).unwrap_or_default();
+        self.replies += other.replies;
         self.errors += other.errors;
         self.unanswered += other.unanswered;
         self.first_error = self.first_error.take().or(other.first_error);
@@ -109,12 +113,13 @@ impl Figures {
             all.join(", ")
         };
         format!(
-            "{{\"rate_asked\": {}, \"rate_done\": {:.3}, \"commands\": {}, \"errors\": {}, \"unanswered\": {}, \
+            "{{\"rate_asked\": {}, \"rate_done\": {:.3}, \"commands\": {}, \"commands_and_warmup\": {}, \"errors\": {}, \"unanswered\": {}, \
              \"connections\": {}, \"threads\": {}, \"poisson\": {}, \"set_share\": {}, \"size\": {}, \
              \"keys\": {}, \"seconds\": {}, \"latency_ms\": {{{}}}, \"lag_ms\": {{{}}}}}\n",
             plan.rate,
             self.rate(),
             self.latency.len(),
+            self.replies,
             self.errors,
             self.unanswered,
             plan.connections,

@@ -231,6 +231,7 @@ impl<'a> Worker<'a> {
                 return Err(io::Error::other("a reply that nobody asked for"));
             };
             self.unanswered -= 1;
+            self.figures.replies += 1;
             if connection.scanner.frame_type() == b'-' {
                 self.figures.errors += 1;
                 let text = String::from_utf8_lossy(&connection.head).trim().to_owned();
@@ -357,7 +358,7 @@ mod tests {
     fn errors_are_counted_and_one_is_kept() {
         let target = server(b"-CLUSTERDOWN Hash slot not served\r\n", usize::MAX, Duration::ZERO);
         let figures = run(target, &plan(100)).unwrap();
-        assert_eq!(figures.errors, 60);
+        assert_eq!((figures.errors, figures.replies), (60, 60));
         assert_eq!(figures.first_error.as_deref(), Some("-CLUSTERDOWN Hash slot not served"));
         assert!(!figures.is_sound());
     }
