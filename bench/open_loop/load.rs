@@ -153,7 +153,7 @@ impl<'a> Worker<'a> {
             }
             let next = if all_sent { now + SLEEP_NS } else { due };
             let pause = next.saturating_sub(nanoseconds(start.elapsed())).min(SLEEP_NS);
-            let pause = if pause <= spin { 0 } else { pause - spin };
+            let pause = pause.saturating_sub(spin);
             events.clear();
             wait(&self.poll, &mut events, pause)?;
             for event in &events {
