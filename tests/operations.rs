@@ -139,7 +139,8 @@ fn untuned_root(folder: &Path) {
         ("sys/devices/system/cpu/online", "0-7\n"),
         ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n"),
         ("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n"),
-        (&format!("{net}/device/vendor"), "x\n"),
+        (&format!("{net}/device/numa_node"), "1\n"),
+        ("sys/devices/system/node/node1/cpulist", "3-7\n"),
         (&format!("{net}/queues/rx-0/rps_cpus"), "00000000,00000000\n"),
         (&format!("{net}/queues/tx-0/xps_cpus"), "00000000,00000000\n"),
         (&format!("{net}/queues/tx-1/xps_cpus"), "00000000,00000000\n"),
@@ -253,6 +254,21 @@ fn tuning_of_a_small_machine_keeps_interrupts_off_the_reactors() {
     assert_eq!(after["sys/class/net/eth7/queues/rx-0/rps_cpus"], "000000f3\n");
     check(&tune(folder.path(), &["undo", "--yes"]), 0, &[]);
     assert_eq!(tree(folder.path()), before);
+}
+
+#[test]
+fn tuning_guesses_the_profile_and_names_reactors_that_are_far_from_the_card() {
+    let folder = Folder::new("tuning");
+    untuned_root(folder.path());
+    let root = folder.path().to_str().unwrap();
+    let guess = || run("tuning/apply.sh", &["--root", root, "apply", "--cpus", "2-3"]);
+    check(&guess(), 0, &["profile dedicated, card eth7"]);
+    fs::write(folder.path().join("proc/cpuinfo"), "processor\t: 0\n").unwrap();
+    check(&guess(), 0, &["profile small-vm"]);
+    fs::create_dir_all(folder.path().join("sys/devices/system/node/node0")).unwrap();
+    let said = guess();
+    check(&said, 0, &["profile numa", "CPU 2 is not on node 1, which eth7 is on"]);
+    assert!(!text(&said).contains("CPU 3 is not"), "{}", text(&said));
 }
 
 #[test]

@@ -141,7 +141,8 @@ def measure(point, targets, pids, nodes, settings, count_calls):
             before = host.cpu_ns(mine), host.cpu_ns(nodes), enters(target)
             result = program(point, target, settings)
             after = host.cpu_ns(mine), host.cpu_ns(nodes), enters(target)
-            used = [None if late is None or early is None else (late - early) / result.count
+            # Ringway shows its count now and then: after a very short run it may not have moved yet.
+            used = [None if late is None or early is None or late == early else (late - early) / result.count
                     for early, late in zip(before, after)]
             rounds[target.name].append({
                 **result._asdict(), "proxy_ns": used[0] if mine else None, "nodes_ns": used[1] if nodes else None,
