@@ -362,7 +362,8 @@ fn tuning_in_a_network_namespace_is_applied_by_the_kernel_and_taken_back() {
         return;
     }
     let folder = Folder::new("tuning");
-    let read = "sysctl -e net.core.somaxconn net.ipv4.tcp_migrate_req net.ipv4.tcp_wmem net.ipv4.tcp_slow_start_after_idle";
+    let files = "core/somaxconn ipv4/tcp_migrate_req ipv4/tcp_wmem ipv4/tcp_slow_start_after_idle";
+    let read = format!("(cd /proc/sys/net && grep -s . {files})");
     let tune = format!(
         "tuning/apply.sh --only net.ipv4.,net.core.somaxconn --profile dedicated --no-persist --state {} --yes",
         folder.file("state").display()
@@ -374,8 +375,8 @@ fn tuning_in_a_network_namespace_is_applied_by_the_kernel_and_taken_back() {
     assert!(lines.len() % 3 == 0 && lines.len() >= 9, "{said}");
     let (before, rest) = lines.split_at(lines.len() / 3);
     let (applied, after) = rest.split_at(lines.len() / 3);
-    assert!(applied.contains(&"net.core.somaxconn = 16384"), "{said}");
-    assert!(applied.contains(&"net.ipv4.tcp_slow_start_after_idle = 0"), "{said}");
+    assert!(applied.contains(&"core/somaxconn:16384"), "{said}");
+    assert!(applied.contains(&"ipv4/tcp_slow_start_after_idle:0"), "{said}");
     assert_ne!(before, applied);
     assert_eq!(before, after);
     assert!(!folder.file("state").exists());
@@ -460,7 +461,7 @@ fn proxy_serves_and_drains_under_the_container_profile() {
 }
 
 #[test]
-fn refusal_of_io_uring_by_a_profile_names_the_remedy() {
+fn container_profile_less_its_io_uring_calls_refuses_the_proxy() {
     let folder = Folder::new("seccomp");
     let calls = "io_uring_setup,io_uring_enter,io_uring_register";
     let mut refused =
