@@ -31,6 +31,8 @@ pub mod watchdog;
 
 pub mod ready;
 
+pub mod notify;
+
 pub mod serve;
 
 pub mod check;

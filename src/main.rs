@@ -12,6 +12,7 @@ use std::time::Duration;
 use ringway::config::{self, Config, Invocation, LogLevel};
 use ringway::limits::CONFIG_BYTES_MAX;
 use ringway::log::{self, Level, Log};
+use ringway::notify::Notifier;
 use ringway::ring::signals::{Signal, Signals};
 use ringway::serve::Threads;
 use ringway::{check, ring, watchdog};
@@ -86,7 +87,11 @@ fn run(mut config: Config) -> ExitCode {
     }
     fit_descriptors(&mut config, &mut log);
     let code = match Threads::start(&config, &log, unix_us()) {
-        Ok(mut threads) => wait(&signals, &mut threads, &mut log),
+        Ok(mut threads) => {
+            let manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
+            manager.ready();
+            wait(&signals, &mut threads, &mut log, &manager)
+        }
         Err(text) => fail(&text),
     };
     drop(log);
@@ -115,7 +120,7 @@ fn fit_descriptors(config: &mut Config, log: &mut Log) {
 }
 
 /// The main thread's only work: signals, and a look at whether the threads still live.
-fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
+fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log, manager: &Notifier) -> ExitCode {
     let mut draining = false;
     let mut drain_us = 0;
     let mut patience = Duration::MAX;
@@ -134,6 +139,7 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
             }
             Ok(Some(Signal::Terminate | Signal::Interrupt)) => {
                 log.info(unix_us(), "draining", &[]);
+                manager.stopping();
                 patience = threads.drain();
                 draining = true;
                 drain_us = unix_us();
@@ -154,6 +160,7 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
                 if looks % LOOKS_PER_SECOND == 0 {
                     log.handle_time(unix_us());
                     threads.publish_process();
+                    manager.alive();
                 }
             }
             Err(error) => return fail(&format!("cannot wait for signals: {error}")),

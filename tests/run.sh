@@ -82,10 +82,11 @@ part_format() { cargo fmt --check; }
 part_lint() { cargo clippy --locked --all-targets -- -D warnings; }
 
 part_unit() {
-    cargo test --locked --lib --bins --test tidy --test allocations --test ring_descriptors
+    cargo test --locked --lib --bins --example open_loop --bench micro --test tidy --test allocations \
+        --test ring_descriptors
 }
 
-part_program() { cargo test --locked --test program -- --test-threads 2; }
+part_program() { cargo test --locked --test program --test operations -- --test-threads 2; }
 
 part_conformance() { cargo test --locked --test conformance -- --test-threads 2; }
 

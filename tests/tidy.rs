@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 17] = [
+const ROOMS: [(&str, &[&str]); 18] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -31,6 +31,7 @@ const ROOMS: [(&str, &[&str]); 17] = [
     ),
     ("watchdog", &[]),
     ("ready", &["limits"]),
+    ("notify", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
@@ -40,7 +41,7 @@ const ROOMS: [(&str, &[&str]); 17] = [
         ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "limits", "log", "ring", "serve", "watchdog"]),
+    ("main", &["check", "config", "limits", "log", "notify", "ring", "serve", "watchdog"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.
