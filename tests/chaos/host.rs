@@ -111,7 +111,7 @@ fn h13_smallest_rings_and_buffers_change_nothing() {
 }
 
 /// A number of INFO.
-fn field(info: &str, name: &str) -> u64 {
+pub fn field(info: &str, name: &str) -> u64 {
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|digits| digits.trim().parse().ok()).unwrap_or(0)
 }
