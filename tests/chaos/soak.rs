@@ -130,7 +130,10 @@ fn g19_memory_and_descriptors_stay_as_they_are_through_a_soak() {
         last.descriptors,
     );
     tally.expect_right();
-    assert!(last.descriptors <= first.descriptors + 2, "{first:?} {last:?}");
+    // Connections for scripts are made when they are wanted, two at each of three nodes for both
+    // versions: in a short time not all of them are there after a third.
+    let to_come = if budget < Duration::from_secs(300) { 12 } else { 2 };
+    assert!(last.descriptors <= first.descriptors + to_come, "{first:?} {last:?}");
     // Minutes say nothing of hours if they are few. Resident memory rises with the highest that was
     // allocated at once, and stays; what leaks makes both rise.
     let growth = per_hour.min(held_per_hour);
