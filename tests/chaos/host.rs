@@ -159,7 +159,7 @@ fn h19_wall_clock_of_a_node_that_jumps_a_day_costs_no_wrong_reply() {
     crowd.may_lose();
     for offset in ["+1d", "-1d", "+0"] {
         clock.set(offset);
-        std::thread::sleep(millis(2_500));
+        std::thread::sleep(millis(1_800));
     }
     bed.wait_healed();
     crowd.calm();
