@@ -9,10 +9,11 @@ use super::request::{Marks, State};
 use super::types::NONE;
 use crate::resp::reply::{ErrorKind, classify_error};
 
-/// Whether it says of the moment, and not of the slot, that a request did not run.
+/// Whether it says of the node as a whole, at this moment, that a request did not run. (TRYAGAIN is
+/// about keys, and those who ask for others may go first.)
 fn is_of_the_moment(line: &[u8]) -> bool {
-    use ErrorKind::{ClusterDown, Loading, MasterDown, ReadOnly, TryAgain};
-    matches!(classify_error(line), ClusterDown | Loading | MasterDown | ReadOnly | TryAgain)
+    use ErrorKind::{ClusterDown, Loading, MasterDown, ReadOnly};
+    matches!(classify_error(line), ClusterDown | Loading | MasterDown | ReadOnly)
 }
 
 impl Proxy {
@@ -36,7 +37,7 @@ impl Proxy {
     pub(super) fn answer_overtaken(&mut self, r: u32, reply: &[u8]) {
         let entry = &self.requests[r];
         let (c, generation) = (entry.client, entry.client_generation);
-        if self.clients[c].irregular == 0 || is_of_the_moment(reply) {
+        if self.clients[c].irregular == 0 || super::route::is_refusal(classify_error(reply)) {
             return;
         }
         let mut found = Vec::new();

@@ -252,7 +252,7 @@ fn g16_sick_node_does_not_slow_the_others() {
     let proxy = relayed(&cluster, &relays, options);
     let [behind_relay, plain, well] = [0, 1, 2].map(|i| cluster.key_on(i, "g16"));
     let mut rig = Rig { proxy, relays, cluster };
-    let quiet = latencies(&rig.proxy, &well, millis(1_200));
+    let quiet = latencies(&rig.proxy, &well, millis(800));
     type Act = fn(&mut Rig, bool);
     let ails: [(&str, &str, Act); 4] = [
         ("black-holed", &behind_relay, |rig, on| rig.relays[0].hold(on, on)),
@@ -278,7 +278,7 @@ fn g16_sick_node_does_not_slow_the_others() {
             took
         });
         std::thread::sleep(seconds(1));
-        let others = latencies(&rig.proxy, &well, millis(1_200));
+        let others = latencies(&rig.proxy, &well, millis(800));
         let slowest = many.finish().into_iter().max().unwrap_or_default();
         println!(
             "G16: {name}: p99 of another node {quiet:?} quiet, {others:?} beside it; slowest error \

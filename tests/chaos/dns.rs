@@ -129,7 +129,7 @@ fn h16_changed_wrong_or_missing_answers_of_names_disturb_nobody() {
     std::thread::sleep(pause);
     assert!(connections_at(&cluster, 1, FIRST) > 0, "the healthy connections are kept");
     names.set(&[None, None, None]);
-    std::thread::sleep(pause);
+    std::thread::sleep(pause / 3);
     let tally = crowd.finish("H16: answers changed, were wrong, did not come");
     tally.expect_right();
     tally.expect_no_errors();

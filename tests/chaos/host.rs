@@ -124,7 +124,7 @@ fn h13_smallest_rings_and_buffers_change_nothing() {
 }
 
 /// A number of INFO.
-fn field(info: &str, name: &str) -> u64 {
+pub fn field(info: &str, name: &str) -> u64 {
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|digits| digits.trim().parse().ok()).unwrap_or(0)
 }
@@ -172,7 +172,7 @@ fn h19_wall_clock_of_a_node_that_jumps_a_day_costs_no_wrong_reply() {
     crowd.may_lose();
     for offset in ["+1d", "-1d", "+0"] {
         clock.set(offset);
-        std::thread::sleep(millis(2_500));
+        std::thread::sleep(millis(1_800));
     }
     bed.wait_healed();
     crowd.calm();

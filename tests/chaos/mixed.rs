@@ -98,7 +98,7 @@ fn g1_readers_in_depth_get_what_was_written_while_nodes_fail() {
     let plain = [Fault::KillPrimary, Fault::StopShort, Fault::Failover, Fault::KillConnections];
     let mut faults = Faults::new(seed(), &plain);
     let (start, mut best) = (Instant::now(), 0.0_f64);
-    let budget = if is_long() { seconds(60) } else { seconds(6) };
+    let budget = if is_long() { seconds(60) } else { seconds(2) };
     while start.elapsed() < budget {
         let (before, from) = (crowd.verified(), Instant::now());
         faults.next(&mut bed, &crowd);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::bed::{self, Bed};
 use crate::crowd::{Crowd, Style, usual_styles};
 use crate::faults::{Fault, Faults};
-use crate::host::cpu_ticks;
+use crate::host::{cpu_ticks, field};
 use crate::mixed::{is_long, number, seed};
 use crate::support::client::Client;
 use crate::support::cluster::Flavour;
@@ -51,6 +51,8 @@ fn g13_g14_idle_clients_cost_little_and_are_all_served_at_the_end() {
 struct Sample {
     at: f64,
     resident_kib: u64,
+    /// What it has allocated.
+    held_kib: u64,
     descriptors: usize,
 }
 
@@ -58,6 +60,7 @@ fn sample(proxy: &Proxy, start: Instant) -> Sample {
     Sample {
         at: start.elapsed().as_secs_f64(),
         resident_kib: proxy.process.resident_kib(),
+        held_kib: field(&proxy.client().run("INFO memory").string(), "used_memory") / 1024,
         descriptors: descriptors(proxy.process.id()),
     }
 }
@@ -67,11 +70,11 @@ pub fn descriptors(pid: u32) -> usize {
 }
 
 /// KiB per hour: least squares.
-fn slope(samples: &[Sample]) -> f64 {
+fn slope(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> f64 {
     let n = samples.len() as f64;
     let mean_x = samples.iter().map(|s| s.at).sum::<f64>() / n;
-    let mean_y = samples.iter().map(|s| s.resident_kib as f64).sum::<f64>() / n;
-    let xy = |s: &Sample| (s.at - mean_x) * (s.resident_kib as f64 - mean_y);
+    let mean_y = samples.iter().map(|s| of(s) as f64).sum::<f64>() / n;
+    let xy = |s: &Sample| (s.at - mean_x) * (of(s) as f64 - mean_y);
     let xx = |s: &Sample| (s.at - mean_x).powi(2);
     samples.iter().map(xy).sum::<f64>() / samples.iter().map(xx).sum::<f64>() * 3_600.0
 }
@@ -110,11 +113,13 @@ fn g19_memory_and_descriptors_stay_as_they_are_through_a_soak() {
     }
     let settled = &samples[samples.len() / 3..];
     let (first, last) = (settled[0], settled[settled.len() - 1]);
-    let per_hour = slope(settled);
+    let per_hour = slope(settled, |sample| sample.resident_kib);
+    let held_per_hour = slope(settled, |sample| sample.held_kib);
     let tally = crowd.finish(&format!("G19: {:?}", start.elapsed()));
     println!(
         "G19: {} commands verified in {:.0} s, {} faults, {} wrong; resident memory {} KiB after a \
-         third, {} KiB at the end, {per_hour:+.0} KiB an hour; descriptors {} and {}",
+         third, {} KiB at the end, {per_hour:+.0} KiB an hour; allocated {held_per_hour:+.0} KiB an \
+         hour; descriptors {} and {}",
         tally.verified,
         start.elapsed().as_secs_f64(),
         faults.total(),
@@ -125,8 +130,13 @@ fn g19_memory_and_descriptors_stay_as_they_are_through_a_soak() {
         last.descriptors,
     );
     tally.expect_right();
-    assert!(last.descriptors <= first.descriptors + 2, "{first:?} {last:?}");
-    // Minutes say nothing of hours if they are few.
-    assert!(budget < Duration::from_secs(300) || per_hour < 1_024.0, "{per_hour:.0} KiB an hour");
+    // Connections for scripts are made when they are wanted, two at each of three nodes for both
+    // versions: in a short time not all of them are there after a third.
+    let to_come = if budget < Duration::from_secs(300) { 12 } else { 2 };
+    assert!(last.descriptors <= first.descriptors + to_come, "{first:?} {last:?}");
+    // Minutes say nothing of hours if they are few. Resident memory rises with the highest that was
+    // allocated at once, and stays; what leaks makes both rise.
+    let growth = per_hour.min(held_per_hour);
+    assert!(budget < Duration::from_secs(300) || growth < 1_024.0, "{growth:.0} KiB an hour");
     bed.proxy.expect_alive();
 }
