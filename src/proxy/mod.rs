@@ -16,13 +16,13 @@
 //! This file holds the tables and the way in and out. The other files are parts of the same
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
-//! `recover` (errors, losses, time; `repeats`: not too often), `connect`, `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
-//! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
-//! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
-//! clients' side and the nodes'), `peers` and `receivers` (what all reactors answer together),
-//! `own` (PROXY),
-//! `databases` (SELECT), `slowlog`, `monitor`.
+//! `recover` (errors, losses, time; `repeats`: not too often), `connect` (backends' lives),
+//! `fence` (replies that may be composed), `fanout` (requests of several parts), `scan` and `walk`
+//! (SCAN), `scripts` (bodies kept), `transaction` and `watch` (MULTI), `blocking`, `replicas`
+//! (WAIT) and `synced` (WAITAOF), `private` (backends of single clients), `memory` (when it runs
+//! short), `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
+//! `receivers` (what all reactors answer together), `own` (PROXY), `databases` (SELECT), `slowlog`,
+//! `monitor`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
