@@ -17,6 +17,10 @@ const CONFIRM_BUDGET_MS: u64 = 1_500;
 /// How long one waits that may not be sent again yet, at least.
 const NO_LEAVE_MS: u64 = 15;
 
+/// They look again at multiples of this, together: a hundred of them would else keep the reactor
+/// awake all the time.
+const NO_LEAVE_STEP_MS: u64 = 10;
+
 /// Why waiting legs may look again.
 pub(super) enum News<'a> {
     Time,
@@ -321,7 +325,8 @@ impl Proxy {
             Next::Wait { refresh, .. } => {
                 self.requests.set_reply(r, &line);
                 let pause = NO_LEAVE_MS + self.random() % NO_LEAVE_MS;
-                self.wait(r, Bytes::Own(bytes), self.now.ms + pause, refresh);
+                let until_ms = (self.now.ms + pause).next_multiple_of(NO_LEAVE_STEP_MS);
+                self.wait(r, Bytes::Own(bytes), until_ms, refresh);
             }
             next => self.act(r, next, &line, bytes),
         }
