@@ -23,6 +23,8 @@ pub mod proxy;
 #[allow(unsafe_code, reason = "the kernel's interface: the only room that may")]
 pub mod ring;
 
+pub mod handover;
+
 pub mod topology;
 
 pub mod reactor;
@@ -30,5 +32,7 @@ pub mod reactor;
 pub mod watchdog;
 
 pub mod serve;
+
+pub mod process;
 
 pub mod check;

@@ -3,6 +3,10 @@
 //! Not here: what commands answer (`cases`, `conformance`), single options (`config`'s own tests).
 #![allow(clippy::disallowed_methods)]
 
+#[path = "program/crowd.rs"]
+mod crowd;
+#[path = "program/restart.rs"]
+mod restart;
 #[path = "support/mod.rs"]
 mod support;
 

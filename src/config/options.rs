@@ -136,6 +136,17 @@ macro_rules! options {
                 }, )* ]
             }
 
+            /// Each option with its value, but no password.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                let all = vec![ $( (
+                    stringify!($field),
+                    self.$field.show($range),
+                    stringify!($type).contains("Secret"),
+                ), )* ];
+                let open = all.into_iter().filter(|(.., secret)| !secret);
+                open.map(|(name, value, _)| (name, value)).collect()
+            }
+
             /// Takes the value, or says what is wanted. `None`: no such option here.
             pub(super) fn set(&mut self, name: &str, raw: &Raw) -> Option<Result<(), String>> {
                 match name {
@@ -186,6 +197,10 @@ options! {
         Process drain_timeout_ms (drain_timeout_ms): u64 = 10_000, Range::Number(0, 3_600_000),
             "After SIGTERM: how long requests in flight may take before their connections are cut. \
              Keep it under the grace period of your service manager.";
+        Process handover_socket (handover_socket): Option<PathBuf> = None, Range::Any,
+            "A path at which the running process hands its listening sockets and clients over to the \
+             next one that is started with the same path. In a folder that only this user may write \
+             to.";
         Process log_level (log_level): LogLevel = LogLevel::Info, Range::Any,
             "What is logged to stderr: this level and the graver ones.";
     }

@@ -224,7 +224,7 @@ impl Proxy {
         let client = &mut self.clients[c];
         let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
         let held_back = client.held_back && !(blocked && kept <= READ_AHEAD_MAX);
-        let stop = held_back || client.slowed;
+        let stop = held_back || client.slowed || client.leaving;
         if stop == client.reading_stopped {
             return;
         }
@@ -264,7 +264,10 @@ impl Proxy {
         if client.phase == Phase::Last && client.is_done() {
             return self.close_client(c);
         }
-        let settings = &self.settings;
+        if self.leaving.active {
+            self.let_go(c);
+        }
+        let (client, settings) = (&mut self.clients[c], &self.settings);
         let may = client.may_resume(settings.client_requests_max, settings.client_output_soft);
         if !client.held_back || !may {
             return;

@@ -27,6 +27,7 @@ fn identity() -> Identity {
         os: "".into(),
         executable: "".into(),
         config_file: "".into(),
+        options: Vec::new(),
         secret: [0; 32],
     }
 }

@@ -67,6 +67,9 @@ pub enum Action {
     Connect { backend: u32, address: SocketAddr },
     /// Cancel what is under way on the socket and close it; answered by `handle_gone`.
     Close { conn: Conn, socket: Socket },
+    /// To be given to the next process: once nothing of it is under way, `take_leaver` says what
+    /// goes along.
+    Offer { client: u32, socket: Socket },
     /// Stop receiving from a client. Bytes may still arrive for a while.
     StopReading { socket: Socket },
     /// Receive from a client again.

@@ -11,14 +11,14 @@ use crate::proxy::{self, Note};
 const ACCEPT_TOLD_EVERY_MS: u64 = 10_000;
 
 impl Worker {
-    /// The first line of its log: where it listens and what the kernel granted.
-    pub(super) fn tell_start(&mut self, cpu: Option<core_affinity::CoreId>) {
+    /// Where it listens, and what the kernel granted.
+    pub(super) fn tell_start(&mut self) {
         let addresses: Vec<String> = (0..self.listeners.len() as u32)
             .filter_map(|listener| self.ring.listener_address(listener))
             .map(|address| address.to_string())
             .collect();
         let granted = self.ring.granted();
-        let cpu = cpu.map_or("any".to_string(), |cpu| cpu.id.to_string());
+        let cpu = self.passing.cpu.map_or("any".to_string(), |cpu| cpu.id.to_string());
         let entries = format!("{}/{}", granted.sq_entries, granted.cq_entries);
         self.log.info(
             self.now.unix_us,
@@ -98,11 +98,12 @@ impl Worker {
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
-        let (mut blocked, mut private) = (0, 0);
+        let (mut blocked, mut private, mut ready) = (0, 0, 0);
         let mut subscribed = [0; 4];
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
             clients += proxy.clients_open() as u64;
+            ready += u64::from(proxy.has_map());
             blocked += proxy.clients_blocked() as u64;
             private += proxy.backends_private() as u64;
             backends += proxy.backends_connected() as u64;
@@ -119,6 +120,9 @@ impl Worker {
             (Counter::ClientsClosedByLimit, sums.clients_over_limit),
             (Counter::ClientsSlowed, sums.clients_slowed),
             (Counter::ClientsClosedForMemory, sums.clients_closed_for_memory),
+            (Counter::ClientsGiven, sums.clients_given),
+            (Counter::ClientsTaken, sums.clients_taken),
+            (Counter::PoolsReady, ready),
             (Counter::ClientBytesIn, sums.bytes_from_clients),
             (Counter::ClientBytesOut, sums.bytes_to_clients),
             (Counter::BackendsConnected, backends),

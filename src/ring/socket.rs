@@ -31,6 +31,45 @@ impl Listener {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+
+    /// The same socket once more: its queue is one, and it stays open as long as either.
+    pub fn share(&self) -> io::Result<Inherited> {
+        Ok(Inherited { fd: self.fd.try_clone()?, address: self.address })
+    }
+}
+
+/// A listening socket that another process has opened: the one before us, or the service manager.
+#[derive(Debug)]
+pub struct Inherited {
+    pub fd: OwnedFd,
+    pub address: SocketAddr,
+}
+
+impl Inherited {
+    /// Error: it is no listening TCP socket.
+    pub fn new(fd: OwnedFd) -> io::Result<Inherited> {
+        let socket = SockRef::from(&fd);
+        if !socket.is_listener()? || socket.r#type()? != Type::STREAM {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let address = socket_address(socket.local_addr()?)?;
+        Ok(Inherited { fd, address })
+    }
+
+    /// Whether further sockets may listen at its address.
+    pub fn may_be_joined(&self) -> bool {
+        SockRef::from(&self.fd).reuse_port().unwrap_or(false)
+    }
+
+    /// With what `listen` would have set; the address is as it was bound.
+    pub fn adopt(self) -> io::Result<Listener> {
+        let socket = SockRef::from(&self.fd);
+        // As the ring wants it; service managers may have chosen otherwise.
+        socket.set_nonblocking(false)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_keepalive(&keepalive())?;
+        Ok(Listener { fd: self.fd, address: self.address })
+    }
 }
 
 /// How a connection to a node is made.
@@ -123,5 +162,6 @@ pub(super) fn accept_now(fd: &OwnedFd) -> io::Result<Socket> {
     let accepted = listener.accept();
     // The ring wants it blocking.
     listener.set_nonblocking(false)?;
+    // `accept` sets close-on-exec.
     accepted.map(|(socket, _)| socket)
 }

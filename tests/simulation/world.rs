@@ -532,6 +532,7 @@ pub fn identity() -> Identity {
         os: "none".into(),
         executable: "simulation".into(),
         config_file: "".into(),
+        options: Vec::new(),
         secret: [7; 32],
     }
 }
