@@ -56,14 +56,18 @@ pub fn run(config: Config, sources: Sources) -> ExitCode {
         Err(error) => return fail(&format!("cannot start the log: {error}")),
     };
     tell_warnings(&config, &mut log);
-    let managed = managed.into_iter().map(|(fd, name)| Ok((Inherited::new(fd)?, name)));
-    let code = match managed.collect::<std::io::Result<Vec<_>>>() {
+    let managed = managed.and_then(|all| {
+        all.into_iter().map(|(fd, name)| Ok((Inherited::new(fd)?, name))).collect()
+    });
+    let code = match managed {
         Ok(managed) => match begin(config, managed, (&signals, &mut log), sources) {
             Ok(life) => life.live(&signals, &mut log),
             Err(End::Failed(text)) => fail(&text),
             Err(End::Told) => ExitCode::SUCCESS,
         },
-        Err(error) => fail(&format!("what the service manager has opened is no listener: {error}")),
+        Err(error) => fail(&format!(
+            "the service manager (LISTEN_FDS) has passed what is no listener: {error}"
+        )),
     };
     drop(log);
     writer.finish(Duration::from_secs(1));

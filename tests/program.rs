@@ -5,6 +5,8 @@
 
 #[path = "program/crowd.rs"]
 mod crowd;
+#[path = "program/reload.rs"]
+mod reload;
 #[path = "program/restart.rs"]
 mod restart;
 #[path = "support/mod.rs"]

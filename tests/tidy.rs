@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 16] = [
+const ROOMS: [(&str, &[&str]); 18] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -20,13 +20,14 @@ const ROOMS: [(&str, &[&str]); 16] = [
     ("log", &["limits"]),
     ("proxy", &["cluster", "command", "limits", "metrics", "resp", "secret"]),
     ("ring", &["limits"]),
+    ("handover", &["limits", "ring"]),
     // `command`: learns the nodes' own table. `ring`: `Waker` only, to wake a reactor.
     ("topology", &["cluster", "command", "limits", "log", "metrics", "resp", "ring", "secret"]),
     (
         "reactor",
         &[
-            "cluster", "command", "config", "limits", "log", "metrics", "proxy", "resp", "ring",
-            "topology",
+            "cluster", "command", "config", "handover", "limits", "log", "metrics", "proxy",
+            "resp", "ring", "topology",
         ],
     ),
     ("watchdog", &[]),
@@ -34,12 +35,14 @@ const ROOMS: [(&str, &[&str]); 16] = [
     (
         "serve",
         &[
-            "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring",
-            "topology", "watchdog",
+            "cluster", "config", "handover", "limits", "log", "metrics", "proxy", "reactor",
+            "ring", "topology", "watchdog",
         ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "log", "ring", "serve", "watchdog"]),
+    // The main thread's life.
+    ("process", &["check", "config", "handover", "limits", "log", "ring", "serve", "watchdog"]),
+    ("main", &["check", "config", "process", "ring"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.
@@ -72,8 +75,8 @@ const SYSTEM: [&str; 11] = [
 const CLOCKS: [&str; 4] = ["Instant::now", "SystemTime::now", "clock_gettime", "UNIX_EPOCH"];
 const SHARED: [&str; 4] = ["Mutex", "RwLock", "RefCell", "Rc"];
 
-/// Where a clock may be read. `main`: time stamps of its few log lines.
-const WITH_CLOCK: [&str; 3] = ["reactor", "topology", "main"];
+/// Where a clock may be read. `process`: time stamps of its few log lines.
+const WITH_CLOCK: [&str; 3] = ["reactor", "topology", "process"];
 
 const LINES_MAX: usize = 600;
 const COLUMNS_MAX: usize = 100;

@@ -221,23 +221,26 @@ pub fn peer_user(stream: &UnixStream) -> io::Result<u32> {
 }
 
 /// What the service manager has opened for us (sd_listen_fds(3)): with the name of each, if it
-/// said names. Once, before anything else is opened. `variable`: those of the environment.
+/// said names. Once, before anything else is opened. `variable`: those of the environment. Error:
+/// one of them is not open.
 pub fn passed_at_start(
     variable: impl Fn(&str) -> Option<String>,
-) -> Vec<(OwnedFd, Option<String>)> {
+) -> io::Result<Vec<(OwnedFd, Option<String>)>> {
     let ours = variable("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
     let count = variable("LISTEN_FDS").and_then(|count| count.parse::<u16>().ok());
-    let Some(count) = count.filter(|_| ours) else { return Vec::new() };
+    let Some(count) = count.filter(|_| ours) else { return Ok(Vec::new()) };
     let names = variable("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').map(str::to_owned);
     let first = 3;
     (first..first + i32::from(count))
-        .filter_map(|number| {
+        .map(|number| {
             let name = names.next().filter(|name| !name.is_empty());
             // SAFETY: numbers only.
-            let open = unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } == 0;
+            if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
             // SAFETY: it is open, ours by LISTEN_PID, and nobody else knows it yet.
-            open.then(|| (unsafe { OwnedFd::from_raw_fd(number) }, name))
+            Ok((unsafe { OwnedFd::from_raw_fd(number) }, name))
         })
         .collect()
 }

@@ -132,7 +132,8 @@ impl<'a> Line<'a> {
         *expected += 1;
         let said = reply.text();
         if said != expected.to_string() {
-            let counter = if said.starts_with('-') { &self.tally.errors } else { &self.tally.wrong };
+            let counter =
+                if said.starts_with('-') { &self.tally.errors } else { &self.tally.wrong };
             Tally::add(counter);
             *self.tally.last_error.lock().unwrap() = format!("{said} instead of {expected}");
         }
@@ -160,8 +161,8 @@ pub fn newcomers(port: u16, name: &str, per_second: u64, over: &AtomicBool, tall
         }
         done += 1;
         let Some(mut line) = Line::connect(port, tally) else { continue };
-        let well = line.send(&bytes, commands as u64)
-            && (0..commands).all(|_| line.count(&mut expected));
+        let well =
+            line.send(&bytes, commands as u64) && (0..commands).all(|_| line.count(&mut expected));
         if !well {
             expected = resume_at(port, &key, tally);
         }
@@ -177,8 +178,8 @@ pub fn pipeliner(port: u16, name: &str, depth: usize, over: &AtomicBool, tally: 
         let Some(mut line) = Line::connect(port, tally) else { continue };
         let mut goes_on = true;
         while goes_on && !over.load(Relaxed) {
-            goes_on = line.send(&bytes, depth as u64)
-                && (0..depth).all(|_| line.count(&mut expected));
+            goes_on =
+                line.send(&bytes, depth as u64) && (0..depth).all(|_| line.count(&mut expected));
         }
         if !goes_on {
             expected = resume_at(port, &key, tally);
@@ -235,13 +236,7 @@ pub fn idler(port: u16, name: &str, over: &AtomicBool, tally: &Tally) {
     pipeliner_with_pause(port, &format!("crowd:{name}"), millis(70), over, tally);
 }
 
-fn pipeliner_with_pause(
-    port: u16,
-    key: &str,
-    pause: Duration,
-    over: &AtomicBool,
-    tally: &Tally,
-) {
+fn pipeliner_with_pause(port: u16, key: &str, pause: Duration, over: &AtomicBool, tally: &Tally) {
     let bytes = request(&["INCR", key]);
     let mut expected = 0;
     while !over.load(Relaxed) {
