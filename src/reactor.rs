@@ -401,7 +401,8 @@ impl Worker {
     #[inline]
     fn act(&mut self, pool: usize, action: Action) {
         match action {
-            Action::Send { socket, bytes, .. } => self.ring.send(id_of(socket), bytes),
+            Action::Send { socket, bytes, last: false, .. } => self.ring.send(id_of(socket), bytes),
+            Action::Send { socket, bytes, .. } => self.ring.send_last(id_of(socket), bytes),
             Action::Offer { client, socket } => {
                 self.passing.offered.push((pool as u16, client, id_of(socket)));
             }

@@ -198,9 +198,9 @@ options! {
             "After SIGTERM: how long requests in flight may take before their connections are cut. \
              Keep it under the grace period of your service manager.";
         Process handover_socket (handover_socket): Option<PathBuf> = None, Range::Any,
-            "A path at which the running process hands its listening sockets and clients over to the \
-             next one that is started with the same path. In a folder that only this user may write \
-             to.";
+            "A path at which the running process hands its listening sockets and its clients to the \
+             next one that is started with the same path. In a folder that only this user may \
+             write to.";
         Process log_level (log_level): LogLevel = LogLevel::Info, Range::Any,
             "What is logged to stderr: this level and the graver ones.";
     }

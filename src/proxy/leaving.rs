@@ -19,7 +19,7 @@ use super::dispatch::Ran;
 use super::local::errors;
 use super::parcel::Parcel;
 use super::session::Session;
-use super::types::{Action, Now, Socket};
+use super::types::{Action, NONE, Now, Socket};
 use super::{Proxy, local};
 use crate::command::Args;
 use crate::limits::{
@@ -36,7 +36,7 @@ pub(super) struct Leaving {
     pub active: bool,
     /// Another takes its clients.
     pub gives: bool,
-    /// From then on nobody's silence is waited for.
+    /// From then on nobody's silence is waited for; for as long again, the end of what it sends.
     patience_ms: u64,
     /// Until then those who were told to go elsewhere may do so.
     moving_ms: u64,
@@ -50,7 +50,8 @@ impl Leaving {
 }
 
 impl Proxy {
-    /// The process ends, and nobody takes its clients: they are answered what they asked and closed.
+    /// The process ends, and nobody takes its clients: they are answered what they asked, and
+    /// closed.
     pub fn handle_drain(&mut self, now: Now) {
         self.begin_to_leave(false, now);
     }
@@ -115,7 +116,11 @@ impl Proxy {
             // Until it has ended, so that it can be given away; at the latest when time is up.
             () if self.leaving.gives => false,
             () if self.is_blocked(c) => true,
-            () if now >= self.leaving.patience_ms => true,
+            () if now >= self.leaving.patience_ms + DRAIN_PATIENCE_MS => true,
+            // Between two pipelines: the end then goes along with the last reply.
+            () if now >= self.leaving.patience_ms => {
+                client.head == NONE && client.partial.is_none()
+            }
             () => {
                 let last_ms = client.session.active_ms.max(client.progress_ms);
                 let silent = now.saturating_sub(last_ms) >= DRAIN_QUIET_MS;

@@ -595,7 +595,9 @@ impl Proxy {
                 client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;
             self.tally.sends_to_clients += 1;
-            self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
+            let rest = client.head != NONE || client.output.has_to_send();
+            let last = client.phase == Phase::Last && !rest;
+            self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes, last });
         } else if client.phase == Phase::Last && client.is_done() {
             self.close_client(c);
         }

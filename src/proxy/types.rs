@@ -60,8 +60,8 @@ impl Memory {
 #[derive(Debug)]
 pub enum Action {
     /// Send all of `bytes`; answered by `handle_sent`, which brings the buffer back. At most one
-    /// is under way for a socket.
-    Send { conn: Conn, socket: Socket, bytes: Vec<u8> },
+    /// is under way for a socket. `last`: `Close` follows as soon as it has come back.
+    Send { conn: Conn, socket: Socket, bytes: Vec<u8>, last: bool },
     /// Open a connection for this backend; answered by `handle_connecting` at once and by
     /// `handle_connected` later.
     Connect { backend: u32, address: SocketAddr },

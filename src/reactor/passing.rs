@@ -38,7 +38,13 @@ impl Worker {
     /// Accepts clients from now on.
     #[cold]
     pub(super) fn listen(&mut self) {
-        for (pool, listener) in std::mem::take(&mut self.passing.waiting) {
+        for (pool, mut listener) in std::mem::take(&mut self.passing.waiting) {
+            if let Err(error) = listener.open(None) {
+                let address = listener.address();
+                let fields = [("address", &address as _), ("error", &error as _)];
+                self.log.error(self.now.unix_us, "cannot listen", &fields);
+                continue;
+            }
             self.ring.listen(listener);
             self.listeners.push(pool);
         }

@@ -45,6 +45,7 @@ pub use setup::RingSettings;
 pub use socket::ConnectOptions;
 pub use socket::Inherited;
 pub use socket::Listener;
+pub use socket::bind;
 pub use socket::listen;
 pub use socket::somaxconn;
 pub use system::{raise_descriptor_limit, return_freed_memory, trim_memory, user};
@@ -381,6 +382,16 @@ impl Ring {
         socket.buffer = buffer;
         socket.sent = 0;
         self.push(Op::Send(id.index));
+    }
+
+    /// As `send`, of the last bytes before `close`, which is to follow at once when they are
+    /// reported: their end leaves in one packet with the end of the stream, so that whoever waits
+    /// for them sees both before it can send anything more.
+    pub fn send_last(&mut self, id: SocketId, buffer: Vec<u8>) {
+        if let Some(socket) = self.table.open(id) {
+            socket.last = true;
+        }
+        self.send(id, buffer);
     }
 
     /// Whether a send of this socket has not been reported yet.

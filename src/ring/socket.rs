@@ -24,9 +24,19 @@ use crate::limits::LISTEN_BACKLOG_DEFAULT;
 pub struct Listener {
     pub(super) fd: OwnedFd,
     address: SocketAddr,
+    open: bool,
 }
 
 impl Listener {
+    /// listen(2), if it was not called yet. `backlog` None: `net.core.somaxconn`.
+    pub fn open(&mut self, backlog: Option<i32>) -> io::Result<()> {
+        if !self.open {
+            SockRef::from(&self.fd).listen(backlog.unwrap_or_else(somaxconn))?;
+            self.open = true;
+        }
+        Ok(())
+    }
+
     /// Where it listens; the port is the real one if 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -68,7 +78,7 @@ impl Inherited {
         socket.set_nonblocking(false)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_keepalive(&keepalive())?;
-        Ok(Listener { fd: self.fd, address: self.address })
+        Ok(Listener { fd: self.fd, address: self.address, open: true })
     }
 }
 
@@ -86,6 +96,14 @@ pub struct ConnectOptions {
 /// TCP_NODELAY and keepalive are set here once: accepted sockets inherit them. An IPv6 address
 /// takes IPv6 only. `backlog` None: `net.core.somaxconn`.
 pub fn listen(address: SocketAddr, backlog: Option<i32>) -> io::Result<Listener> {
+    let mut listener = bind(address)?;
+    listener.open(backlog)?;
+    Ok(listener)
+}
+
+/// As `listen`, but clients are taken in only from `Listener::open` on: until then the kernel gives
+/// none to this socket.
+pub fn bind(address: SocketAddr) -> io::Result<Listener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -95,9 +113,8 @@ pub fn listen(address: SocketAddr, backlog: Option<i32>) -> io::Result<Listener>
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&keepalive())?;
     socket.bind(&address.into())?;
-    socket.listen(backlog.unwrap_or_else(somaxconn))?;
     let address = socket_address(socket.local_addr()?)?;
-    Ok(Listener { fd: socket.into(), address })
+    Ok(Listener { fd: socket.into(), address, open: false })
 }
 
 /// An unconnected socket for a connection to `address`: blocking, as the ring wants it.

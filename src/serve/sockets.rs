@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 
 use super::Before;
 use crate::config::Pool;
-use crate::ring::{Inherited, Listener, listen};
+use crate::ring::{Inherited, Listener, bind};
 
 /// The listening sockets of a process.
 pub(super) struct Sockets {
@@ -75,7 +75,8 @@ impl Sockets {
         let mut listeners: Vec<Listener> =
             found.into_iter().map(Inherited::adopt).collect::<Result<_, _>>().map_err(failed)?;
         while may_open && listeners.len() < reactors {
-            listeners.push(listen(address, None).map_err(failed)?);
+            // Not to be given clients that nobody takes if we do not get as far as serving.
+            listeners.push(bind(address).map_err(failed)?);
         }
         self.shared[usize::from(pool)] |= listeners.len() < reactors;
         for (index, listener) in listeners.into_iter().enumerate() {
@@ -109,6 +110,7 @@ fn remedy(kind: ErrorKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ring::listen;
 
     fn pool(name: &str, listen: &[SocketAddr]) -> Pool {
         Pool { name: name.into(), listen: listen.to_vec(), ..Pool::default() }

@@ -72,7 +72,15 @@ impl<'a> Line<'a> {
     }
 
     /// `false`: the connection is over, and that is counted.
+    /// As libraries do, it looks first whether the other side has ended.
     fn send(&mut self, bytes: &[u8], replies: u64) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let ended = matches!(self.stream.peek(&mut [0]), Ok(0));
+        self.stream.set_nonblocking(false).unwrap();
+        if ended {
+            self.over("closed", false);
+            return false;
+        }
         self.owed += replies;
         match self.stream.write_all(bytes) {
             Ok(()) => true,

@@ -340,3 +340,54 @@ fn drain_tells_those_who_wish_to_know_and_serves_who_still_asks() {
     assert!(chain.log(1).contains("drained clients_cut=0"), "{}", chain.log(1));
     assert!(!std::path::Path::new(&chain.socket()).exists(), "the handover socket is gone");
 }
+
+/// Without `handover_socket`: the second starts beside the first, which is told to end.
+#[test]
+fn restart_without_handover_loses_nothing_of_clients_that_wait_for_their_replies() {
+    let restarts = if std::env::var_os("RINGWAY_LONG").is_some() { 20 } else { 2 };
+    let cluster = Cluster::three(Flavour::Redis);
+    let (port, folder) = (free_port(), Folder::new("beside"));
+    let (listen, node) = (format!("127.0.0.1:{port}"), cluster.nodes[0].address());
+    let start = |number: usize| {
+        let args = ["--listen", &listen, "--node", &node, "--reactors", "1"];
+        let log = folder.file(&format!("log-{number}"));
+        let process = Process::start(&program(), &args, &log);
+        wait_until(seconds(10), "the map", || {
+            std::fs::read_to_string(&log).is_ok_and(|text| text.contains("slot map taken"))
+        });
+        process
+    };
+    let mut process = Some(start(0));
+    let (over, tally) = (AtomicBool::new(false), Tally::default());
+    let (over, tally) = (&over, &tally);
+    std::thread::scope(|scope| {
+        for (n, depth) in [1, 16, 100].into_iter().enumerate() {
+            let name = format!("pipe-{n}");
+            scope.spawn(move || crowd::pipeliner(port, &name, depth, over, tally));
+        }
+        for n in 0..8 {
+            let name = format!("idle-{n}");
+            scope.spawn(move || crowd::idler(port, &name, over, tally));
+        }
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for n in 1..=restarts {
+                let new = start(n);
+                let mut old = process.replace(new).expect("one runs");
+                old.terminate();
+                let status = old.wait(seconds(20)).and_then(|status| status.code());
+                assert_eq!(status, Some(0));
+            }
+        }));
+        over.store(true, Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+    println!(
+        "{restarts} restarts: {} commands, closed between replies {}, {:?}",
+        tally.commands.load(Relaxed),
+        tally.closed_between.load(Relaxed),
+        tally.faults()
+    );
+    let last = tally.last_error.lock().unwrap().clone();
+    assert!(tally.faults().iter().all(|&(_, count)| count == 0), "{tally:?} {last}");
+    assert!(tally.closed_between.load(Relaxed) >= 11, "all but the newest were closed");
+}

@@ -1,8 +1,7 @@
-//! CONFIG: what clients ask for at start, answered for the proxy itself.
+//! CONFIG: what clients ask for at start, and the proxy's own options by their own names.
 //!
-//! Our own options are among the answers, by their own names; who may set them is settled
-//! elsewhere (`proxy/settings`). Not here: the nodes' settings; what options mean (room `config`). No
-//! password is among the answers.
+//! Not here: who may set an option, and whom a CONFIG is for (`proxy/settings`); what options mean
+//! (room `config`); the nodes' settings. No password is among the answers.
 
 use std::borrow::Cow;
 
