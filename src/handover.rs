@@ -20,7 +20,7 @@ use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +40,8 @@ const OFFER: u8 = b'O';
 const TAKE_OVER: u8 = b'T';
 const CLIENT: u8 = b'C';
 const DONE: u8 = b'D';
+/// Instead of an offer: this process ends already, and its sockets with it.
+const ENDING: u8 = b'E';
 
 const ANSWER: Duration = Duration::from_millis(HANDOVER_ANSWER_MS);
 /// The new one starts its threads and asks for the map meanwhile.
@@ -92,7 +94,7 @@ pub fn ask(path: &Path) -> Result<Option<Offer>, String> {
             user()
         ));
     }
-    offered(stream).map(Some).map_err(|error| said(path, &error))
+    offered(stream).map_err(|error| said(path, &error))
 }
 
 fn said(path: &Path, error: &io::Error) -> String {
@@ -100,7 +102,7 @@ fn said(path: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the process there does not answer",
         io::ErrorKind::UnexpectedEof => {
-            "the process there does not hand over (it ends, or speaks another version)"
+            "the process there does not hand over (it speaks another version, or has just ended)"
         }
         io::ErrorKind::PermissionDenied => "it belongs to another user",
         _ => "cannot ask the process there",
@@ -108,7 +110,8 @@ fn said(path: &Path, error: &io::Error) -> String {
     format!("handover_socket {shown}: {hint}: {error}")
 }
 
-fn offered(stream: UnixStream) -> io::Result<Offer> {
+/// `None`: that process ends by itself.
+fn offered(stream: UnixStream) -> io::Result<Option<Offer>> {
     let mut channel = Channel::new(stream, ANSWER)?;
     let mut hello = vec![VERSION];
     hello.extend_from_slice(&std::process::id().to_le_bytes());
@@ -122,8 +125,9 @@ fn offered(stream: UnixStream) -> io::Result<Offer> {
                 let (pid, next) = bytes.split_at(4);
                 let pid = u32::from_le_bytes(pid.try_into().unwrap_or_default());
                 let next_client_id = u64::from_le_bytes(next.try_into().unwrap_or_default());
-                return Ok(Offer { channel, listeners, pid, next_client_id });
+                return Ok(Some(Offer { channel, listeners, pid, next_client_id }));
             }
+            Passed { kind: ENDING, .. } => return Ok(None),
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
     }
@@ -145,7 +149,7 @@ impl Clients {
     }
 
     /// The next client; `None`: that was all.
-    pub fn next(&mut self) -> io::Result<Option<Client>> {
+    pub fn receive(&mut self) -> io::Result<Option<Client>> {
         match self.channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)? {
             Passed { kind: CLIENT, mut bytes, fd: Some(fd) } if bytes.len() >= 2 => {
                 let parcel = bytes.split_off(2);
@@ -187,7 +191,8 @@ pub struct Door {
     pub knocks: Receiver<Knock>,
     /// Shared copies of our listening sockets. Empty: nothing is handed over any more.
     listeners: Arc<Mutex<Vec<Inherited>>>,
-    handed_over: bool,
+    /// Of our socket: at the path may be another's by now.
+    inode: u64,
 }
 
 /// How many ids are kept free for clients that still come while another process starts.
@@ -208,6 +213,7 @@ impl Door {
         let beside = PathBuf::from(beside);
         let _ = fs::remove_file(&beside);
         let listener = UnixListener::bind(&beside).map_err(failed)?;
+        let inode = fs::metadata(&beside).map_or(0, |facts| facts.ino());
         let ready = fs::set_permissions(&beside, fs::Permissions::from_mode(0o600))
             .and_then(|()| fs::rename(&beside, path));
         if let Err(error) = ready {
@@ -221,12 +227,7 @@ impl Door {
             .name("handover".into())
             .spawn(move || wait_at(&listener, &shared, &next_client_id, &tell))
             .map_err(failed)?;
-        Ok(Door { path: path.to_owned(), knocks, listeners, handed_over: false })
-    }
-
-    /// The path is another's now.
-    pub fn note_handed_over(&mut self) {
-        self.handed_over = true;
+        Ok(Door { path: path.to_owned(), knocks, listeners, inode })
     }
 
     /// Lets go of the listening sockets: who knocks from now on is sent away.
@@ -238,7 +239,7 @@ impl Door {
 impl Drop for Door {
     fn drop(&mut self) {
         self.shut();
-        if !self.handed_over {
+        if fs::metadata(&self.path).is_ok_and(|facts| facts.ino() == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -306,6 +307,7 @@ fn hand_over(
     {
         let listeners = listeners.lock().unwrap_or_else(PoisonError::into_inner);
         if listeners.is_empty() {
+            channel.send(ENDING, &[], None)?;
             return Err(io::ErrorKind::NotConnected.into());
         }
         for listener in listeners.iter() {
@@ -374,29 +376,30 @@ mod tests {
     fn sockets_and_clients_go_over_and_the_path_stays_with_the_new_one() {
         let path = path("over");
         let (listener, address) = listening();
-        let mut door = Door::open(&path, vec![listener], || 77).unwrap();
+        let door = Door::open(&path, vec![listener], || 77).unwrap();
         let offer = ask(&path).unwrap().expect("somebody is there");
         assert_eq!((offer.next_client_id, offer.pid), (77, std::process::id()));
         assert_eq!(offer.listeners[0].address, address);
         let waits = TcpStream::connect(address).unwrap();
         let mut clients = offer.take_over(["one", "two"].into_iter()).unwrap();
         let Ok(Knock::TakenOver(taken)) = door.knocks.recv() else { panic!("not taken over") };
-        door.note_handed_over();
+        let next = Door::open(&path, vec![listening().0], || 78).unwrap();
         assert_eq!(taken.pools, ["one", "two"]);
         let (send, receive) = unbounded();
         let parcel = vec![7; 100_000];
         send.send(Client { pool: 1, parcel: parcel.clone(), fd: waits.into() }).unwrap();
         drop(send);
         let giving = std::thread::spawn(move || taken.heir.give(&receive).0);
-        let came = clients.next().unwrap().expect("a client");
+        let came = clients.receive().unwrap().expect("a client");
         assert_eq!((came.pool, came.parcel), (1, parcel));
         let peer = TcpStream::from(came.fd).peer_addr().unwrap();
         assert_eq!(peer, address);
-        assert!(clients.next().unwrap().is_none());
+        assert!(clients.receive().unwrap().is_none());
         assert_eq!(giving.join().unwrap(), 1);
         drop(door);
         assert!(path.exists(), "it is another's now");
-        fs::remove_file(&path).unwrap();
+        drop(next);
+        assert!(!path.exists());
     }
 
     #[test]
@@ -410,8 +413,7 @@ mod tests {
         assert!(why.contains("ended before it could serve"), "{why}");
         assert_eq!(ask(&path).unwrap().expect("still there").listeners.len(), 1);
         door.shut();
-        let refused = ask(&path).unwrap_err();
-        assert!(refused.contains("does not hand over"), "{refused}");
+        assert!(ask(&path).unwrap().is_none(), "it ends");
         drop(door);
         assert!(!path.exists() && ask(&path).unwrap().is_none());
     }

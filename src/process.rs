@@ -128,10 +128,10 @@ fn begin<'a>(
     let listeners = threads.take_listeners();
     if let Some(offer) = offer {
         wait_for_map(&mut threads, &offer, signals, log)?;
-        threads.listen();
+        threads.listen(true);
         take_over(offer, &config, &threads, log);
     } else {
-        threads.listen();
+        threads.listen(false);
     }
     let door = path.and_then(|path| open_door(&path, listeners, &threads, log));
     Ok(Life { config, sources, threads, door, ending: None })
@@ -186,7 +186,9 @@ fn take_over(offer: Offer, config: &Config, threads: &Threads, log: &mut Log) {
         Err(error) => {
             // Its sockets are ours all the same.
             let fields = [("process", &pid as _), ("error", &error as _)];
-            return log.warn(unix_us(), "the process before has ended by itself", &fields);
+            log.warn(unix_us(), "the process before has ended by itself", &fields);
+            let _ = threads.adopter()(None);
+            return;
         }
     };
     log.info(unix_us(), "taken over", &[("process", &pid)]);
@@ -195,8 +197,8 @@ fn take_over(offer: Offer, config: &Config, threads: &Threads, log: &mut Log) {
         let mut count = 0_u64;
         let _ = clients.set_patience(CLIENTS_PATIENCE);
         loop {
-            match clients.next() {
-                Ok(Some(client)) => match adopt(client) {
+            match clients.receive() {
+                Ok(Some(client)) => match adopt(Some(client)) {
                     Ok(()) => count += 1,
                     Err(why) => {
                         let text = "a client of the process before was not taken";
@@ -204,9 +206,11 @@ fn take_over(offer: Offer, config: &Config, threads: &Threads, log: &mut Log) {
                     }
                 },
                 Ok(None) => {
+                    let _ = adopt(None);
                     return log.info(unix_us(), "all clients have come", &[("clients", &count)]);
                 }
                 Err(error) => {
+                    let _ = adopt(None);
                     let text = "the process before ended before all clients had come";
                     let fields = [("clients", &count as _), ("error", &error as _)];
                     return log.error(unix_us(), text, &fields);
@@ -216,6 +220,7 @@ fn take_over(offer: Offer, config: &Config, threads: &Threads, log: &mut Log) {
     };
     if let Err(error) = std::thread::Builder::new().name("handover".into()).spawn(receive) {
         eprintln!("ringway: cannot start a thread for the clients of the process before: {error}");
+        let _ = threads.adopter()(None);
     }
 }
 
@@ -340,8 +345,7 @@ impl Life<'_> {
 
     fn be_taken_over(&mut self, taken: TakenOver, log: &mut Log) {
         log.info(unix_us(), "another process has taken over", &[("process", &taken.pid)]);
-        if let Some(door) = &mut self.door {
-            door.note_handed_over();
+        if let Some(door) = &self.door {
             door.shut();
         }
         let (send, receive) = unbounded();

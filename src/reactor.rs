@@ -269,6 +269,7 @@ impl Worker {
         // First, so that who asks for numbers after a silence is not told old ones.
         if self.now.ms >= self.next_publish_ms {
             self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
+            self.count_passed();
             self.publish();
         }
         let mut woken = false;
@@ -503,7 +504,8 @@ impl Worker {
     fn is_drained(&self) -> bool {
         self.drain_until_ms.is_some_and(|until| {
             let nobody = self.proxies.iter().all(|proxy| proxy.clients_open() == 0);
-            self.now.ms >= until || (nobody && !self.ring.is_listening())
+            let may_come = self.ring.is_listening() || self.passing.expecting;
+            self.now.ms >= until || (nobody && !may_come)
         })
     }
 

@@ -145,11 +145,12 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Accepts clients from now on.
-    pub fn listen(&self) {
+    /// Accepts clients from now on. `expecting`: others come from the process before, until
+    /// `adopter` is told `None`.
+    pub fn listen(&self, expecting: bool) {
         for peer in self.peers.iter() {
             // A reactor that takes no message ends the process by itself.
-            let _ = peer.messages.send_timeout(Message::Listen, MESSAGE_WAIT);
+            let _ = peer.messages.send_timeout(Message::Listen { expecting }, MESSAGE_WAIT);
             peer.waker.wake();
         }
     }
@@ -174,10 +175,19 @@ impl Threads {
         }
     }
 
-    /// A client of the process before this one, to each reactor in turn.
-    pub fn adopter(&self) -> impl FnMut(handover::Client) -> Result<(), String> + Send + 'static {
+    /// Gives a client of the process before this one to each reactor in turn. `None`: that were all.
+    pub fn adopter(
+        &self,
+    ) -> impl FnMut(Option<handover::Client>) -> Result<(), String> + Send + 'static {
         let (peers, mut turn, pools) = (self.peers.clone(), self.adopter, self.pools.len());
         move |client| {
+            let Some(client) = client else {
+                for peer in peers.iter() {
+                    let _ = peer.messages.send_timeout(Message::AllCame, MESSAGE_WAIT);
+                    peer.waker.wake();
+                }
+                return Ok(());
+            };
             turn = (turn + 1) % peers.len().max(1);
             if usize::from(client.pool) >= pools {
                 return Err("it is of no pool of ours".into());

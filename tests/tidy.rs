@@ -490,7 +490,7 @@ fn planted_edge_is_found() {
     planted("cluster/map.rs", "use crate::proxy::Proxy;\n", &["may not name `proxy`"]);
     planted("cluster/map.rs", "use crate::{limits, proxy::{self, x}};\n", &["name `proxy`"]);
     planted("resp/mod.rs", "fn f() { crate::cluster::slot() }\n", &["may not name `cluster`"]);
-    planted("main.rs", "use ringway::{config, serve};\n", &[]);
+    planted("main.rs", "use ringway::{config, process};\n", &[]);
     planted("cluster/map.rs", "use crate::limits::X; // crate::proxy\n", &[]);
     planted("cluster/map.rs", "#[cfg(test)]\nmod tests {\nuse crate::proxy;\n}\n", &[]);
     planted("attic.rs", "", &["not in the table"]);

@@ -115,7 +115,7 @@ mod tests {
     use crate::config::LogLevel;
 
     /// A new option is to be named here, or in `FIXED`: whether a running process can take it over.
-    const CHANGING: [&str; 35] = [
+    const CHANGING: [&str; 36] = [
         "busy_poll_us",
         "gather_us",
         "memory_limit",
@@ -151,6 +151,7 @@ mod tests {
         "pubsub_output_limit",
         "slowlog_log_slower_than",
         "slowlog_max_len",
+        "redirects_max",
     ];
 
     fn config() -> Config {

@@ -260,8 +260,7 @@ options! {
             "KEYS, which stops every primary while it runs.";
         Commands allow_config (allow_config): bool = false, Range::Any,
             "CONFIG GET at one node, CONFIG SET, RESETSTAT and REWRITE at all, replicas too. Whoever \
-             may send commands may then change the nodes. Off: CONFIG is about the proxy, and \
-             nothing can be set.";
+             may send commands may then change the nodes. Off: CONFIG is about the proxy alone.";
         Commands keys_max_bytes (keys_max_bytes): u64 = 64 * MIB, Range::Bytes(KIB, GIB),
             "Size of a merged KEYS reply; a larger one is answered with an error.";
         Commands ignore_select (ignore_select): bool = false, Range::Any,

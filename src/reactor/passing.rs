@@ -10,6 +10,7 @@ use crossbeam_channel::Sender;
 
 use super::{HandOver, Message, Owner, Worker, socket_of};
 use crate::handover;
+use crate::metrics::Counter;
 use crate::proxy::Conn;
 use crate::ring::{Listener, SocketId};
 
@@ -21,23 +22,37 @@ pub(super) struct Passing {
     waiting: Vec<(u16, Listener)>,
     /// For each pool: some reactors have no listening socket of it.
     pub shared: Vec<bool>,
+    /// Clients of the process before may still come.
+    pub expecting: bool,
     /// Who gets the next client of a shared one.
     turn: usize,
     /// Clients that go to the next process once the ring holds nothing of them.
     pub offered: Vec<(u16, u32, SocketId)>,
-    heir: Option<(Arc<[Option<u16>]>, Sender<handover::Client>)>,
+    heir: Option<Heir>,
 }
+
+/// Where they go: for each pool its index over there, and the way.
+type Heir = (Arc<[Option<u16>]>, Sender<handover::Client>);
 
 impl Passing {
     pub fn new(cpu: Option<core_affinity::CoreId>, waiting: Vec<(u16, Listener)>) -> Passing {
-        Passing { cpu, waiting, shared: Vec::new(), turn: 0, offered: Vec::new(), heir: None }
+        Passing {
+            cpu,
+            waiting,
+            shared: Vec::new(),
+            expecting: false,
+            turn: 0,
+            offered: Vec::new(),
+            heir: None,
+        }
     }
 }
 
 impl Worker {
     /// Accepts clients from now on.
     #[cold]
-    pub(super) fn listen(&mut self) {
+    pub(super) fn listen(&mut self, expecting: bool) {
+        self.passing.expecting = expecting;
         for (pool, mut listener) in std::mem::take(&mut self.passing.waiting) {
             if let Err(error) = listener.open(None) {
                 let address = listener.address();
@@ -124,6 +139,19 @@ impl Worker {
         self.passing.heir = Some((how.pools, how.heir));
     }
 
+    /// For those who watch, and for the process before: whether this one could serve.
+    pub(super) fn count_passed(&mut self) {
+        let (mut given, mut taken, mut ready) = (0, 0, 0);
+        for proxy in &self.proxies {
+            given += proxy.tally.clients_given;
+            taken += proxy.tally.clients_taken;
+            ready += u64::from(proxy.has_map());
+        }
+        self.counters.set(Counter::ClientsGiven, given);
+        self.counters.set(Counter::ClientsTaken, taken);
+        self.counters.set(Counter::PoolsReady, ready);
+    }
+
     /// Once a turn: gives away what the ring has let go of.
     #[inline]
     pub(super) fn give_away(&mut self) {
@@ -142,7 +170,10 @@ impl Worker {
             }
             let proxy = &mut self.proxies[usize::from(pool)];
             let Some(parcel) = proxy.take_leaver(client, socket_of(id), self.now) else { continue };
-            let Some(fd) = self.ring.release(id) else { continue };
+            let Some(fd) = self.ring.release(id) else {
+                self.ring.close(id);
+                continue;
+            };
             let Some((pools, heir)) = &self.passing.heir else { continue };
             let Some(pool) = pools.get(usize::from(pool)).copied().flatten() else { continue };
             // If the other has died, the client sees its connection end between two replies.

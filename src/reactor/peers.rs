@@ -41,8 +41,12 @@ pub enum Message {
     Left {
         from: u16,
     },
-    /// From the main thread: accept from now on.
-    Listen,
+    /// From the main thread: accept from now on. `expecting`: clients of the process before come,
+    /// until `AllCame`.
+    Listen {
+        expecting: bool,
+    },
+    AllCame,
     /// A client's socket: of one that another reactor has accepted, or of the process before this
     /// one, with what came along.
     Adopt {
@@ -196,7 +200,8 @@ impl Worker {
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
                 }
-                Message::Listen => self.listen(),
+                Message::Listen { expecting } => self.listen(expecting),
+                Message::AllCame => self.passing.expecting = false,
                 Message::Adopt { pool, fd, parcel } => self.adopt(pool, fd, parcel),
                 Message::HandOver(how) => self.begin_to_hand_over(how),
                 Message::Configure(fresh) => self.configure(&fresh),

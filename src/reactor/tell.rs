@@ -98,12 +98,11 @@ impl Worker {
         let counters = &mut self.counters;
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
-        let (mut blocked, mut private, mut ready) = (0, 0, 0);
+        let (mut blocked, mut private) = (0, 0);
         let mut subscribed = [0; 4];
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
             clients += proxy.clients_open() as u64;
-            ready += u64::from(proxy.has_map());
             blocked += proxy.clients_blocked() as u64;
             private += proxy.backends_private() as u64;
             backends += proxy.backends_connected() as u64;
@@ -120,9 +119,6 @@ impl Worker {
             (Counter::ClientsClosedByLimit, sums.clients_over_limit),
             (Counter::ClientsSlowed, sums.clients_slowed),
             (Counter::ClientsClosedForMemory, sums.clients_closed_for_memory),
-            (Counter::ClientsGiven, sums.clients_given),
-            (Counter::ClientsTaken, sums.clients_taken),
-            (Counter::PoolsReady, ready),
             (Counter::ClientBytesIn, sums.bytes_from_clients),
             (Counter::ClientBytesOut, sums.bytes_to_clients),
             (Counter::BackendsConnected, backends),

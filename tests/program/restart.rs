@@ -323,7 +323,7 @@ fn drain_tells_those_who_wish_to_know_and_serves_who_still_asks() {
     assert!(refused.starts_with("-ERR CLIENT MAINT_NOTIFICATIONS needs RESP3"), "{refused}");
     let off = untold.run("CLIENT MAINT_NOTIFICATIONS OFF").text();
     assert_eq!(off, "OK");
-    let busy = |client: &mut Client| assert_eq!(client.run("INCR restart:busy").is_error(), false);
+    let busy = |client: &mut Client| assert!(!client.run("INCR restart:busy").is_error());
     busy(&mut resp2);
     process.terminate();
     let moving = told.read().text();

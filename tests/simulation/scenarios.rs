@@ -883,8 +883,10 @@ fn client_that_subscribes_with_what_was_in_flight_is_not_given_away() {
     rig.ask(client, "SUBSCRIBE news");
     rig.proxy.handle_hand_over(rig.now());
     rig.pass(50);
+    // No node answers; then it is closed here, with the error.
+    rig.pass(6_000);
     assert_eq!(rig.offered, []);
-    assert_eq!(rig.closed.iter().filter(|conn| **conn == Conn::Client(client)).count(), 1);
+    assert!(rig.closed.contains(&Conn::Client(client)));
 }
 
 #[test]
