@@ -175,7 +175,7 @@ impl Threads {
         }
     }
 
-    /// Gives a client of the process before this one to each reactor in turn. `None`: that were all.
+    /// Gives clients of the process before this one to each reactor in turn. `None`: that were all.
     pub fn adopter(
         &self,
     ) -> impl FnMut(Option<handover::Client>) -> Result<(), String> + Send + 'static {
