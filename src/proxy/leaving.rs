@@ -117,14 +117,14 @@ impl Proxy {
             () if self.leaving.gives => false,
             () if self.is_blocked(c) => true,
             () if now >= self.leaving.patience_ms + DRAIN_PATIENCE_MS => true,
-            // Between two pipelines: the end then goes along with the last reply.
-            () if now >= self.leaving.patience_ms => {
-                client.head == NONE && client.partial.is_none()
-            }
             () => {
                 let last_ms = client.session.active_ms.max(client.progress_ms);
                 let silent = now.saturating_sub(last_ms) >= DRAIN_QUIET_MS;
-                silent && client.is_done() && client.partial.is_none() && !engaged
+                let answered = client.head == NONE && client.partial.is_none();
+                // Else between two pipelines, with the last reply: once that is out, more may be on
+                // its way.
+                let ends = now >= self.leaving.patience_ms && client.output.has_to_send();
+                answered && (ends || (silent && client.is_done() && !engaged))
             }
         };
         if goes {

@@ -584,6 +584,9 @@ impl Proxy {
     }
 
     fn flush_client(&mut self, c: u32) {
+        if self.leaving.active {
+            self.let_go(c);
+        }
         let client = &mut self.clients[c];
         client.dirty = false;
         if !matches!(client.phase, Phase::Open | Phase::Last) || client.output.sending {
