@@ -31,6 +31,10 @@ pub mod reactor;
 
 pub mod watchdog;
 
+pub mod ready;
+
+pub mod notify;
+
 pub mod serve;
 
 pub mod process;

@@ -4,9 +4,12 @@
 //!
 //! Exit codes: 0 done, 1 failed while starting or running (or host not ready), 2 wrong usage.
 
+use std::io::{self, Read};
+use std::path::Path;
 use std::process::ExitCode;
 
 use ringway::config::{self, Config, Invocation, Problems};
+use ringway::limits::CONFIG_BYTES_MAX;
 use ringway::{check, process, ring};
 
 const FAILED: u8 = 1;
@@ -19,7 +22,7 @@ static ALLOCATOR: ring::Counted = ring::Counted;
 /// From the arguments, the variables and the file as it is now.
 fn load() -> Result<Invocation, Problems> {
     let arguments = std::env::args_os().skip(1);
-    config::load(arguments, std::env::vars_os(), &|path| std::fs::read_to_string(path))
+    config::load(arguments, std::env::vars_os(), &read_file)
 }
 
 /// What the running process was started with, as it is now.
@@ -38,7 +41,7 @@ fn main() -> ExitCode {
         Ok(Invocation::Version) => print(&format!("ringway {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Invocation::Check(config)) => {
             for warning in &config.warnings {
-                eprintln!("ringway: {warning}");
+                say(warning);
             }
             let (report, ready) = check::report(&check::check(&config));
             print(&report);
@@ -46,10 +49,20 @@ fn main() -> ExitCode {
         }
         Ok(Invocation::Run(config)) => process::run(config, &read_again),
         Err(problems) => {
-            eprintln!("ringway: {problems}");
+            say(&problems.to_string());
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// Reads no more than a configuration may have: the file may be one that never ends.
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(config::too_long());
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
 /// To stdout; whoever closed it (`| head`) does not want the rest.
@@ -57,4 +70,10 @@ fn print(text: &str) -> ExitCode {
     use std::io::Write;
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     ExitCode::SUCCESS
+}
+
+/// To stderr; where that is closed or full there is nobody to tell, and `eprintln` would panic.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "ringway: {text}");
 }

@@ -18,6 +18,7 @@ use crate::config::{self, Config, LogLevel, Problems};
 use crate::handover::{self, Door, Knock, Offer, TakenOver};
 use crate::limits::HANDOVER_READY_MS;
 use crate::log::{Level, Log};
+use crate::notify::Notifier;
 use crate::ring::signals::{Signal, Signals};
 use crate::ring::{self, Inherited};
 use crate::serve::{Before, Threads};
@@ -87,6 +88,7 @@ struct Life<'a> {
     threads: Threads,
     door: Option<Door>,
     ending: Option<Ending>,
+    manager: Notifier,
 }
 
 /// The process is on its way out.
@@ -102,12 +104,12 @@ struct Ending {
 
 /// Up to where clients are served here.
 fn begin<'a>(
-    config: Config,
+    mut config: Config,
     managed: Vec<(Inherited, Option<String>)>,
     (signals, log): (&Signals, &mut Log),
     sources: Sources<'a>,
 ) -> Result<Life<'a>, End> {
-    raise_descriptor_limit(&config, log);
+    fit_descriptors(&mut config, log);
     let path = config.process.handover_socket.clone();
     let mut offer = match &path {
         Some(path) => handover::ask(path).map_err(End::Failed)?,
@@ -134,19 +136,29 @@ fn begin<'a>(
         threads.listen(false);
     }
     let door = path.and_then(|path| open_door(&path, listeners, &threads, log));
-    Ok(Life { config, sources, threads, door, ending: None })
+    let manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
+    manager.ready();
+    Ok(Life { config, sources, threads, door, ending: None, manager })
 }
 
-fn raise_descriptor_limit(config: &Config, log: &mut Log) {
-    match ring::raise_descriptor_limit() {
-        Ok((_, limit)) if limit < check::descriptors_wanted(config) => {
-            let wanted = check::descriptors_wanted(config);
-            let text = "the limit on open files is too low for maxclients";
-            log.warn(unix_us(), text, &[("limit", &limit), ("wanted", &wanted)]);
+/// Raises the limit of descriptors, and lowers what would not fit into it.
+fn fit_descriptors(config: &mut Config, log: &mut Log) {
+    let limit = match ring::raise_descriptor_limit() {
+        Ok((_, limit)) => limit,
+        Err(error) => {
+            return log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]);
         }
-        Ok(_) => (),
-        Err(error) => log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]),
+    };
+    let Some(room) = check::room_within(limit, config) else { return };
+    let wanted = check::descriptors_wanted(config);
+    let asked = config.process.maxclients;
+    config.process.maxclients = room.clients.min(asked);
+    for pool in &mut config.pools {
+        pool.private_backends_max = pool.private_backends_max.min(room.private);
     }
+    let text = "the limit on open files is too low, maxclients is lowered";
+    let now = ("maxclients", &config.process.maxclients as _);
+    log.warn(unix_us(), text, &[("limit", &limit), ("wanted", &wanted), ("asked", &asked), now]);
 }
 
 /// Who cannot serve does not take over.
@@ -219,7 +231,7 @@ fn take_over(offer: Offer, config: &Config, threads: &Threads, log: &mut Log) {
         }
     };
     if let Err(error) = std::thread::Builder::new().name("handover".into()).spawn(receive) {
-        eprintln!("ringway: cannot start a thread for the clients of the process before: {error}");
+        say(&format!("cannot start a thread for the clients of the process before: {error}"));
         let _ = threads.adopter()(None);
     }
 }
@@ -263,6 +275,7 @@ impl Life<'_> {
                     if looks % LOOKS_PER_SECOND == 0 {
                         log.handle_time(unix_us());
                         self.threads.publish_process();
+                        self.manager.alive();
                     }
                 }
                 Err(error) => return fail(&format!("cannot wait for signals: {error}")),
@@ -311,6 +324,7 @@ impl Life<'_> {
 
     fn drain(&mut self, log: &mut Log) {
         log.info(unix_us(), "draining", &[]);
+        self.manager.stopping();
         if let Some(door) = &self.door {
             door.shut();
         }
@@ -362,7 +376,8 @@ impl Life<'_> {
         match (self.sources)() {
             Ok(new) => {
                 tell_warnings(&new, log);
-                let (holds, restart) = config::reload(&self.config, new);
+                let (mut holds, restart) = config::reload(&self.config, new);
+                fit_descriptors(&mut holds, log);
                 match self.apply(holds, log) {
                     Ok(()) => log.info(unix_us(), "configuration read again", &[]),
                     Err(why) => {
@@ -432,7 +447,7 @@ fn give(
     match std::thread::Builder::new().name("handover".into()).spawn(work) {
         Ok(thread) => Some(thread),
         Err(error) => {
-            eprintln!("ringway: cannot start a thread to hand clients over: {error}");
+            say(&format!("cannot start a thread to hand clients over: {error}"));
             None
         }
     }
@@ -446,8 +461,14 @@ fn tell_warnings(config: &Config, log: &mut Log) {
 
 /// For what ends the start: said plainly, also where nobody collects logs.
 fn fail(text: &str) -> ExitCode {
-    eprintln!("ringway: {text}");
+    say(text);
     ExitCode::from(FAILED)
+}
+
+/// To stderr; where that is closed or full there is nobody to tell, and `eprintln` would panic.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "ringway: {text}");
 }
 
 fn level(level: LogLevel) -> Level {

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -31,18 +31,23 @@ const ROOMS: [(&str, &[&str]); 18] = [
         ],
     ),
     ("watchdog", &[]),
+    ("ready", &["limits"]),
+    ("notify", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
         &[
             "cluster", "config", "handover", "limits", "log", "metrics", "proxy", "reactor",
-            "ring", "topology", "watchdog",
+            "ready", "ring", "topology", "watchdog",
         ],
     ),
     ("check", &["config", "limits", "ring"]),
     // The main thread's life.
-    ("process", &["check", "config", "handover", "limits", "log", "ring", "serve", "watchdog"]),
-    ("main", &["check", "config", "process", "ring"]),
+    (
+        "process",
+        &["check", "config", "handover", "limits", "log", "notify", "ring", "serve", "watchdog"],
+    ),
+    ("main", &["check", "config", "limits", "process", "ring"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.

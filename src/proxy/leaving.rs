@@ -198,7 +198,7 @@ impl Proxy {
     /// CLIENT MAINT_NOTIFICATIONS.
     pub(super) fn run_maint_notifications(&mut self, c: u32, args: &Args) -> Ran {
         if !self.clients[c].session.authenticated {
-            return self.answer_with(c, errors::noauth);
+            return self.answer_with(c, |out| errors::noauth(out, "CLIENT"));
         }
         if self.is_queuing(c) {
             self.fail_transaction(c);

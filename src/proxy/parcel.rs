@@ -29,7 +29,7 @@ pub(super) struct Parcel {
     /// A mark of the user's password (`Identity::mark_of`): it may be another over there.
     pub mark: [u8; 20],
     pub drawn: u32,
-    pub database: u8,
+    pub database: u32,
     flags: u16,
     pub user: Option<String>,
     /// Name, library, its version.
@@ -103,7 +103,7 @@ impl Parcel {
         }
         out.extend_from_slice(&self.mark);
         out.extend_from_slice(&self.drawn.to_le_bytes());
-        out.push(self.database);
+        out.extend_from_slice(&self.database.to_le_bytes());
         out.extend_from_slice(&self.flags.to_le_bytes());
         for text in [&self.user].into_iter().chain(&self.details) {
             out.push(u8::from(text.is_some()));
@@ -121,7 +121,7 @@ impl Parcel {
         let [id, connected_ago, active_ago] = [long(from)?, long(from)?, long(from)?];
         let mark = take(from, 20)?.try_into().ok()?;
         let drawn = short(from)?;
-        let database = *take(from, 1)?.first()?;
+        let database = short(from)?;
         let flags = u16::from_le_bytes(take(from, 2)?.try_into().ok()?);
         let user = text(from, USER_MAX)?;
         let mut detail = || text(from, CLIENT_DETAIL_MAX);

@@ -1,4 +1,5 @@
-//! CONFIG: what clients ask for at start, and the proxy's own options by their own names.
+//! CONFIG: what clients ask for at start, and the proxy's own options by their own names; RESETSTAT
+//! of its counts.
 //!
 //! Not here: who may set an option, and whom a CONFIG is for (`proxy/settings`); what options mean
 //! (room `config`); the nodes' settings. No password is among the answers.
@@ -22,7 +23,7 @@ pub(super) fn answer(
     match sub {
         "GET" => get(args, session, world, out),
         "SET" => set(args, world, out),
-        "RESETSTAT" => write::simple(out, "OK"),
+        "RESETSTAT" => return Answer::ResetCounts,
         "REWRITE" => errors::fixed(out, "ERR The server is running without a config file"),
         _ => errors::refused(out, &format!("CONFIG {sub}")),
     }
