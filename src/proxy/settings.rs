@@ -31,8 +31,8 @@ impl Proxy {
     /// Other settings hold from now on.
     pub fn handle_settings(&mut self, settings: Settings, identity: Arc<Identity>, now: Now) {
         self.now = now;
-        self.limits.bulk_max = settings.client_bulk_limit;
-        self.limits.total_max = settings.client_query_limit as u64;
+        self.limits.bulk_max = self.limits.bulk_max.min(settings.client_bulk_limit);
+        self.limits.total_max = self.limits.total_max.min(settings.client_query_limit as u64);
         self.slow_after_ms = settings.slow_after_ms();
         self.slow_log.set_max(settings.slowlog_max_len);
         let old = std::mem::replace(&mut self.identity, identity);
