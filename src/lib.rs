@@ -23,6 +23,8 @@ pub mod proxy;
 #[allow(unsafe_code, reason = "the kernel's interface: the only room that may")]
 pub mod ring;
 
+pub mod handover;
+
 pub mod topology;
 
 pub mod reactor;
@@ -34,5 +36,7 @@ pub mod ready;
 pub mod notify;
 
 pub mod serve;
+
+pub mod process;
 
 pub mod check;

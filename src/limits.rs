@@ -129,6 +129,27 @@ pub const DATABASES_ANNOUNCED: u8 = 16;
 /// Ours: redis-server takes any length, but an idle client must stay small.
 pub const CLIENT_DETAIL_MAX: usize = 512;
 
+/// Bytes of an unfinished request with which a client is still given to the next process: one that
+/// has sent more goes on here until it is whole.
+pub const PARCEL_UNFINISHED_MAX: usize = 1 << 20;
+
+/// Milliseconds of silence after which a client of a process that ends is closed, and for how long
+/// that is waited for.
+pub const DRAIN_QUIET_MS: u64 = 100;
+pub const DRAIN_PATIENCE_MS: u64 = 1_000;
+
+/// Seconds that clients are told to have for going elsewhere (MOVING): they go after the half.
+pub const MOVING_S: u64 = 1;
+
+// --- handover ---------------------------------------------------------------------------------
+
+/// Bytes of one frame between two processes.
+pub const HANDOVER_FRAME_MAX: u32 = 16 << 20;
+
+/// Milliseconds that the other process has for an answer, and the new one until it can serve.
+pub const HANDOVER_ANSWER_MS: u64 = 5_000;
+pub const HANDOVER_READY_MS: u64 = 10_000;
+const _: () = assert!(PARCEL_UNFINISHED_MAX * 4 <= HANDOVER_FRAME_MAX as usize);
 /// Percent of `memory_limit` from which on new clients are refused.
 pub const MEMORY_REFUSE_PERCENT: u64 = 90;
 

@@ -60,6 +60,9 @@ counters! {
     ClientsClosedByLimit "clients_closed_by_limit" Counter "Clients closed over a limit of theirs.";
     ClientsSlowed "clients_slowed" Counter "Times that a client was not read because memory was short.";
     ClientsClosedForMemory "clients_closed_for_memory" Counter "Clients closed because memory was short.";
+    ClientsGiven "clients_given" Counter "Clients given to the next process.";
+    ClientsTaken "clients_taken" Counter "Clients taken from the process before.";
+    PoolsReady "pools_ready" Gauge "Pools whose slot map is known, of each reactor.";
     ClientBytesIn "client_bytes_in" Counter "Bytes read from clients.";
     ClientBytesOut "client_bytes_out" Counter "Bytes sent to clients.";
     BackendsConnected "backends_connected" Gauge "Connections to nodes now.";

@@ -100,6 +100,10 @@ impl Assembly<'_> {
                 self.problems.push(one.problem(format!("wants {wanted}")));
             }
         }
+        let path = source_of(&given, "handover_socket");
+        if let (Source::File { .. }, Some(directory)) = (&path, &self.directory) {
+            process.handover_socket = process.handover_socket.map(|path| directory.join(path));
+        }
         if process.reactors != 0 && !process.cpus.0.is_empty() {
             let text = "give either reactors or cpus: cpus already says how many";
             self.complain(source_of(&given, "cpus"), "cpus", None, text.to_string());

@@ -42,7 +42,8 @@ pub fn help() -> String {
         }
     }
     out.push_str(
-        "\nSignals: SIGTERM or SIGINT drains (a second one stops at once).\n\
+        "\nSignals: SIGTERM or SIGINT drains (a second one stops at once), SIGHUP reads\n\
+         the configuration again.\n\
          Exit code: 0 done, 1 failed while starting or running, or host not ready, 2 wrong usage\n\
          or configuration.\n",
     );

@@ -11,6 +11,7 @@
 
 mod arguments;
 mod assemble;
+mod change;
 mod file;
 mod help;
 mod options;
@@ -21,6 +22,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
+pub use change::{Refusal, change, reload, shown};
 pub use help::{help, markdown_row};
 pub use options::{Group, Pool, Process, Row, Scope, User, rows};
 pub use problem::{Problem, Problems, Source, nearest};

@@ -136,6 +136,17 @@ macro_rules! options {
                 }, )* ]
             }
 
+            /// Each option with its value, but no password.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                let all = vec![ $( (
+                    stringify!($field),
+                    self.$field.show($range),
+                    stringify!($type).contains("Secret"),
+                ), )* ];
+                let open = all.into_iter().filter(|(.., secret)| !secret);
+                open.map(|(name, value, _)| (name, value)).collect()
+            }
+
             /// Takes the value, or says what is wanted. `None`: no such option here.
             pub(super) fn set(&mut self, name: &str, raw: &Raw) -> Option<Result<(), String>> {
                 match name {
@@ -186,6 +197,10 @@ options! {
         Process drain_timeout_ms (drain_timeout_ms): u64 = 10_000, Range::Number(0, 3_600_000),
             "After SIGTERM: how long requests in flight may take before their connections are cut. \
              Keep it under the grace period of your service manager.";
+        Process handover_socket (handover_socket): Option<PathBuf> = None, Range::Any,
+            "A path at which the running process hands its listening sockets and its clients to the \
+             next one that is started with the same path. In a folder that only this user may \
+             write to.";
         Process log_level (log_level): LogLevel = LogLevel::Info, Range::Any,
             "What is logged to stderr: this level and the graver ones.";
     }
@@ -250,8 +265,7 @@ options! {
             "KEYS, which stops every primary while it runs.";
         Commands allow_config (allow_config): bool = false, Range::Any,
             "CONFIG GET at one node, CONFIG SET, RESETSTAT and REWRITE at all, replicas too. Whoever \
-             may send commands may then change the nodes. Off: CONFIG is about the proxy, and \
-             nothing can be set.";
+             may send commands may then change the nodes. Off: CONFIG is about the proxy alone.";
         Commands keys_max_bytes (keys_max_bytes): u64 = 64 * MIB, Range::Bytes(KIB, GIB),
             "Size of a merged KEYS reply; a larger one is answered with an error.";
         Commands ignore_select (ignore_select): bool = false, Range::Any,

@@ -95,7 +95,7 @@ impl Proxy {
         backend.output.sending = true;
         backend.handshake_sending = true;
         let socket = backend.socket;
-        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
+        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes, last: false });
     }
 
     /// What is said first. There is always something, so that a greeting error (too many clients,
@@ -201,7 +201,7 @@ impl Proxy {
         self.urgent |= backend.output.has_to_send() || !backend.awaiting.is_empty();
         let socket = backend.socket;
         self.tally.sends_to_nodes += 1;
-        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
+        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes, last: false });
     }
 
     pub(super) fn handle_backend_sent(&mut self, b: u32, buffer: Vec<u8>, ok: bool) {

@@ -142,7 +142,9 @@ impl Proxy {
             Class::AnyNode if command.name == "SCRIPT|SHOW" => self.run_show(asked, &args),
             Class::AnyNode => self.run_any_node(asked, &args),
             Class::Local if local::info_needs_nodes(command, &args) => self.run_info(asked, &args),
-            Class::Local if self.is_config_of_nodes(command) => self.run_config(asked, &args),
+            Class::Local if command.name.starts_with("CONFIG|") => {
+                self.run_config(self.config_of(command, &args), asked, &args)
+            }
             Class::Local if is_info_nodes(command, &args) => {
                 let args = Args { bytes: b"*1\r\n$4\r\nINFO\r\n", spans: &[] };
                 self.ask_primaries(asked, &args, Merge::NodeFacts, &[])
@@ -183,6 +185,13 @@ impl Proxy {
         self.tally.commands += 1;
         if name.eq_ignore_ascii_case(b"PROXY") {
             return self.run_own(c, &args);
+        }
+        if let (b"CLIENT", Some(b"MAINT_NOTIFICATIONS")) = (
+            name.to_ascii_uppercase().as_slice(),
+            args.get(1).map(<[u8]>::to_ascii_uppercase).as_deref(),
+        ) && args.len() > 2
+        {
+            return self.run_maint_notifications(c, &args);
         }
         if let LookupError::UnknownCommand = error
             && self.clients[c].session.authenticated

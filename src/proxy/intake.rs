@@ -239,7 +239,7 @@ impl Proxy {
         let client = &mut self.clients[c];
         let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
         let held_back = client.held_back && !(blocked && kept <= READ_AHEAD_MAX);
-        let stop = held_back || client.slowed;
+        let stop = held_back || client.slowed || client.leaving;
         if stop == client.reading_stopped {
             return;
         }
@@ -279,8 +279,13 @@ impl Proxy {
         if client.phase == Phase::Last && client.is_done() {
             return self.close_client(c);
         }
+        if self.leaving.active {
+            self.let_go(c);
+        }
+        let client = &self.clients[c];
         let most = self.ladder.requests_max(self.settings.client_requests_max);
         let may = client.may_resume(most, self.settings.client_output_soft);
+        let client = &mut self.clients[c];
         if !client.held_back || !may {
             return;
         }

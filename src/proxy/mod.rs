@@ -39,6 +39,7 @@ mod fence;
 mod intake;
 mod introspect;
 mod launch;
+mod leaving;
 pub mod local;
 mod memory;
 mod mode;
@@ -49,6 +50,7 @@ mod nodes;
 mod output;
 mod overtaken;
 mod own;
+mod parcel;
 pub mod peers;
 mod private;
 mod pubsub;
@@ -61,6 +63,7 @@ mod route;
 mod scan;
 mod scripts;
 pub mod session;
+mod settings;
 mod slowlog;
 pub mod split;
 mod subscribe;
@@ -87,6 +90,7 @@ use backend::Backend;
 use client::{Clients, Partial, Phase};
 use databases::Databases;
 use fanout::Mapless;
+use leaving::Leaving;
 use local::{Identity, Totals};
 use memory::Ladder;
 use monitor::Monitors;
@@ -124,6 +128,9 @@ pub struct Tally {
     /// Not read for a while because memory was short.
     pub clients_slowed: u64,
     pub clients_closed_for_memory: u64,
+    /// To the next process, and from the one before.
+    pub clients_given: u64,
+    pub clients_taken: u64,
     pub backend_connects: u64,
     pub backend_failures: u64,
     pub backend_surprises: u64,
@@ -155,6 +162,8 @@ impl Tally {
         self.clients_over_limit += other.clients_over_limit;
         self.clients_slowed += other.clients_slowed;
         self.clients_closed_for_memory += other.clients_closed_for_memory;
+        self.clients_given += other.clients_given;
+        self.clients_taken += other.clients_taken;
         self.backend_connects += other.backend_connects;
         self.backend_failures += other.backend_failures;
         self.backend_surprises += other.backend_surprises;
@@ -253,7 +262,7 @@ pub struct Proxy {
     limits_unauthenticated: RequestLimits,
     next_client_id: u64,
     client_id_step: u64,
-    draining: bool,
+    leaving: Leaving,
     blocked_clients: usize,
     /// Somebody waits for the end of a send that may be over as soon as it is submitted.
     urgent: bool,
@@ -330,7 +339,7 @@ impl Proxy {
             limits_unauthenticated: RequestLimits::unauthenticated(),
             next_client_id: first_client_id,
             client_id_step,
-            draining: false,
+            leaving: Leaving::default(),
             blocked_clients: 0,
             urgent: false,
             tally: Tally::default(),
@@ -348,7 +357,8 @@ impl Proxy {
     ) -> Option<u32> {
         self.now = now;
         let full = self.clients.open_count() >= self.settings.clients_max as usize;
-        if self.draining || full || self.ladder.refuses() {
+        // One that was accepted late by a process that ends is served, or given away, too.
+        if full || self.ladder.refuses() {
             self.tally.clients_refused += 1;
             return None;
         }
@@ -362,12 +372,12 @@ impl Proxy {
     /// The line that a refused client is sent, and why it was refused, for the log.
     pub fn refusal(&self) -> (Vec<u8>, &'static str) {
         let mut out = Vec::new();
-        if self.ladder.refuses() && !self.draining {
+        if self.ladder.refuses() {
             local::errors::no_memory(&mut out);
             return (out, "memory_limit");
         }
         local::errors::maxclients(&mut out);
-        (out, if self.draining { "draining" } else { "maxclients" })
+        (out, "maxclients")
     }
 
     /// Bytes have come.
@@ -433,7 +443,8 @@ impl Proxy {
         if client.head == NONE {
             client.barrier = false;
         }
-        let interesting = client.partial.is_some() || client.phase == Phase::Last;
+        let interesting =
+            client.partial.is_some() || client.phase == Phase::Last || self.leaving.active;
         if interesting && !client.resuming {
             client.resuming = true;
             self.resuming.push(c);
@@ -535,16 +546,6 @@ impl Proxy {
         self.own_totals = self.own_counts();
     }
 
-    /// Takes no further client; those who are here are answered what they asked and closed.
-    pub fn handle_drain(&mut self, now: Now) {
-        self.now = now;
-        self.draining = true;
-        let open: Vec<u32> = self.clients.indexes().collect();
-        for c in open {
-            self.handle_client_end(c, false);
-        }
-    }
-
     /// Looks at deadlines. Cheap when none is near.
     pub fn handle_time(&mut self, now: Now) {
         self.now = now;
@@ -556,6 +557,7 @@ impl Proxy {
             self.check_inquiries();
             self.check_mapless();
         }
+        self.check_leaving();
         self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {
             self.next_tidy_ms = now.ms + TIDY_EVERY_MS;
@@ -571,7 +573,8 @@ impl Proxy {
         } else {
             self.next_tidy_ms
         };
-        check.min(self.waits.next_ms).min(self.ladder.deadline())
+        let leaving = self.leaving.next_deadline();
+        check.min(self.waits.next_ms).min(self.ladder.deadline()).min(leaving)
     }
 
     /// The same, for a driver that now sleeps until then.
@@ -616,6 +619,9 @@ impl Proxy {
     }
 
     fn flush_client(&mut self, c: u32) {
+        if self.leaving.active {
+            self.let_go(c);
+        }
         let client = &mut self.clients[c];
         client.dirty = false;
         if !matches!(client.phase, Phase::Open | Phase::Last) || client.output.sending {
@@ -627,7 +633,9 @@ impl Proxy {
                 client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;
             self.tally.sends_to_clients += 1;
-            self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
+            let rest = client.head != NONE || client.output.has_to_send();
+            let last = client.phase == Phase::Last && !rest;
+            self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes, last });
         } else if client.phase == Phase::Last && client.is_done() {
             self.close_client(c);
         }
@@ -683,6 +691,11 @@ impl Proxy {
     fn random(&mut self) -> u64 {
         self.random_count += 1;
         self.random.hash_one(self.random_count)
+    }
+
+    /// Whether it knows the slots' nodes.
+    pub fn has_map(&self) -> bool {
+        self.topology.is_some()
     }
 
     pub fn clients_open(&self) -> usize {

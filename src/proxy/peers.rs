@@ -49,6 +49,8 @@ pub enum Query {
     Patterns,
     /// SLOWLOG
     SlowLog(LogQuery),
+    /// CONFIG SET of the proxy's own options: asked of the main thread alone.
+    Configure(Vec<(String, String)>),
     /// CONFIG RESETSTAT: count anew.
     ResetCounts,
     /// The asking reactor has clients that watch by MONITOR, or none any more. Not waited for.
@@ -67,7 +69,12 @@ pub enum Told {
     Patterns(Vec<PatternShare>),
     Slow(Vec<Slow>),
     Spikes(Spikes),
+    /// What the main thread says: the option that it refused, and why.
+    Granted(Option<(String, String)>),
 }
+
+/// The main thread, among those who are asked.
+pub const MAIN: u16 = u16::MAX;
 
 /// How many clients there are.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -181,7 +188,10 @@ impl Proxy {
             asked,
             bytes: args.bytes.to_vec(),
             query: query.clone(),
-            missing: self.inquiries.peers.clone(),
+            missing: match query.as_ref() {
+                Query::Configure(_) => vec![MAIN],
+                _ => self.inquiries.peers.clone(),
+            },
             until_ms: self.now.ms + PEERS_MS_MAX,
             told: vec![own],
             close,
@@ -189,7 +199,8 @@ impl Proxy {
         let known =
             matches!(query.as_ref(), Query::Unblock { .. }) && inquiry.told == [Told::Number(1)];
         self.inquiries.open.insert(ticket, inquiry);
-        if known || self.inquiries.peers.is_empty() {
+        let asks_main = matches!(query.as_ref(), Query::Configure(_));
+        if known || (self.inquiries.peers.is_empty() && !asks_main) {
             self.conclude(ticket);
         } else {
             self.actions.push(Action::Ask { ticket, query });
@@ -202,6 +213,7 @@ impl Proxy {
         match asked.command.name {
             "INFO" => Some(Query::Counts),
             "PUBSUB|NUMPAT" => Some(Query::Patterns),
+            "CONFIG|SET" => Some(Query::Configure(local::pairs_of(args))),
             "PUBSUB|NUMSUB" | "PUBSUB|SHARDNUMSUB" => {
                 let sharded = asked.command.name == "PUBSUB|SHARDNUMSUB";
                 let kind = if sharded { Kind::Shard } else { Kind::Channel };
@@ -253,7 +265,7 @@ impl Proxy {
                 self.reset_counts();
                 (Told::Number(0), false)
             }
-            Query::Monitor { .. } => (Told::Number(0), false),
+            Query::Monitor { .. } | Query::Configure(_) => (Told::Number(0), false),
         }
     }
 
@@ -343,6 +355,12 @@ impl Proxy {
             Query::SlowLog(query) => {
                 self.write_log(*query, told, self.clients[c].session.version, &mut out);
             }
+            Query::Configure(_) => match told.last() {
+                Some(Told::Granted(Some((option, why)))) => {
+                    errors::not_configured(&mut out, option, why);
+                }
+                _ => write::simple(&mut out, "OK"),
+            },
             Query::ResetCounts => {
                 // Others' old counts may have been added up since.
                 self.reset_counts();

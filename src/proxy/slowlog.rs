@@ -129,6 +129,11 @@ impl SlowLog {
         }
     }
 
+    pub fn set_max(&mut self, max: usize) {
+        self.max = max;
+        self.entries.truncate(max);
+    }
+
     fn push(&mut self, mut entry: Slow) {
         entry.id = self.next_id;
         self.spikes.add(entry.unix_us / 1_000_000, entry.duration_us / 1_000);

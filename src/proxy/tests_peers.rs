@@ -27,6 +27,7 @@ fn identity() -> Identity {
         os: "".into(),
         executable: "".into(),
         config_file: "".into(),
+        options: Vec::new(),
         secret: [0; 32],
     }
 }
@@ -187,6 +188,8 @@ fn draining_reactor_still_answers_what_was_asked() {
     duo.proxies[1].handle_drain(now);
     assert_eq!(duo.turn(0), "");
     assert_eq!(duo.carry(0), ":0\r\n");
+    assert_eq!(duo.closed, [], "it may still ask");
+    duo.now_ms += 150;
     duo.turn(0);
     assert_eq!(duo.closed, [(0, Conn::Client(here))]);
 }

@@ -61,13 +61,16 @@ impl Memory {
 #[derive(Debug)]
 pub enum Action {
     /// Send all of `bytes`; answered by `handle_sent`, which brings the buffer back. At most one
-    /// is under way for a socket.
-    Send { conn: Conn, socket: Socket, bytes: Vec<u8> },
+    /// is under way for a socket. `last`: `Close` follows as soon as it has come back.
+    Send { conn: Conn, socket: Socket, bytes: Vec<u8>, last: bool },
     /// Open a connection for this backend; answered by `handle_connecting` at once and by
     /// `handle_connected` later.
     Connect { backend: u32, address: SocketAddr },
     /// Cancel what is under way on the socket and close it; answered by `handle_gone`.
     Close { conn: Conn, socket: Socket },
+    /// To be given to the next process: once nothing of it is under way, `take_leaver` says what
+    /// goes along.
+    Offer { client: u32, socket: Socket },
     /// Stop receiving from a client. Bytes may still arrive for a while.
     StopReading { socket: Socket },
     /// Receive from a client again.

@@ -60,3 +60,9 @@ fn get_limit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     }
     Ok(limit)
 }
+
+/// The user whom the process acts as.
+pub fn user() -> u32 {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::geteuid() }
+}

@@ -41,6 +41,7 @@ impl Rig {
             os: "".into(),
             executable: "".into(),
             config_file: "".into(),
+            options: Vec::new(),
             secret: [0; 32],
         };
         let mut proxy = Proxy::new(Settings::default(), Arc::new(identity), [1, 2, 3, 4], 1, 1);

@@ -126,14 +126,20 @@ pub fn blocking_cap(out: &mut Vec<u8>) {
     fixed(out, "ERR max blocking connections reached");
 }
 
+/// CONFIG SET of an option of ours that was refused, in the server's words.
+pub fn not_configured(out: &mut Vec<u8>, option: &str, why: &str) {
+    let text = b"ERR CONFIG SET failed (possibly related to argument '";
+    line(out, &[text, option.as_bytes(), b"') - ", why.as_bytes()]);
+}
+
+/// Options of two kinds in one CONFIG SET.
+pub fn mixed_options(out: &mut Vec<u8>) {
+    fixed(out, "ERR CONFIG SET of options of the proxy and of the nodes at once");
+}
+
 /// The same for WATCH and other state that needs a private backend.
 pub fn private_cap(out: &mut Vec<u8>) {
     fixed(out, "ERR max private connections reached");
-}
-
-/// We are going down and take nothing new.
-pub fn draining(out: &mut Vec<u8>) {
-    fixed(out, "ERR proxy is shutting down");
 }
 
 // --- keys, slots and nodes -------------------------------------------------------------------
