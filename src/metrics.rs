@@ -6,6 +6,8 @@
 //! A reactor owns plain `u64`s and stores them into its own `Published` with relaxed stores: no
 //! read-modify-write, no line of the cache written by two threads.
 
+mod times;
+
 use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use hdrhistogram::Histogram;
 
 use crate::limits::LATENCY_US_MAX;
+pub use times::Times;
 
 /// How a number behaves.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -92,6 +95,8 @@ counters! {
     BuffersExhausted "buffers_exhausted" Counter "Times that receive buffers ran out.";
     ReceivesRearmed "receives_rearmed" Counter "Multishot receives armed again.";
     BusyPollHits "busy_poll_hits" Counter "Turns in which looking before sleeping paid.";
+    QueueOverflows "queue_overflows" Counter "Times that the completion queue was too small.";
+    ShortSends "short_sends" Counter "Sends that did not go out at once.";
     MemoryRss "memory_rss_bytes" Gauge "Resident memory of the process.";
     MemoryHeld "memory_held_bytes" Gauge "Memory that the process has allocated.";
     MemoryLimit "memory_limit_bytes" Gauge "What it may allocate; 0: no limit.";
@@ -103,7 +108,7 @@ counters! {
 
 const COUNT: usize = Counter::ALL.len();
 
-/// Commands between two samples of how long requests take, at least. A power of two.
+/// Commands between two that are looked at more closely, on average.
 pub const SAMPLE_EVERY: u64 = 64;
 
 /// One reactor's numbers. Owned by it alone.
@@ -139,6 +144,11 @@ impl Counters {
 
     pub fn value(&self, counter: Counter) -> u64 {
         self.values[counter as usize]
+    }
+
+    /// A copy of all, by `Counter`.
+    pub fn values(&self) -> Vec<u64> {
+        self.values.to_vec()
     }
 
     /// How long a sampled request took. Above a minute counts as a minute.

@@ -3,6 +3,7 @@
 //!
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
+mod facts;
 mod pace;
 mod peers;
 mod tell;
@@ -24,6 +25,7 @@ use crate::ring::{
     self, BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen,
 };
 use crate::topology::{Report, Update};
+pub use facts::ReactorFacts;
 use pace::Pace;
 pub use peers::{Message, Peer};
 
@@ -287,6 +289,7 @@ impl Worker {
         for pool in 0..self.proxies.len() {
             self.flush(pool);
         }
+        self.end_turn();
     }
 
     #[inline]
@@ -383,9 +386,6 @@ impl Worker {
             self.act(pool, action);
         }
         self.actions = actions;
-        if let Some(us) = self.proxies[pool].take_sample() {
-            self.counters.record_us(us);
-        }
     }
 
     #[inline]

@@ -24,7 +24,7 @@ use std::path::Path;
 pub use help::{help, markdown_row};
 pub use options::{Group, Pool, Process, Row, Scope, User, rows};
 pub use problem::{Problem, Problems, Source, nearest};
-pub use value::{Cpus, LogLevel};
+pub use value::{Admin, Cpus, LogLevel};
 
 use value::Raw;
 

@@ -56,6 +56,8 @@ const _: () = assert!(UNANSWERED_MAX as u64 + limits::REQUEST_TOTAL_MAX < i32::M
 #[derive(Debug)]
 struct Chunk {
     end: u32,
+    /// When its send was over.
+    sent_ms: u64,
     bytes: Vec<u8>,
 }
 
@@ -79,6 +81,10 @@ pub struct Backend {
     head: u32,
     tail: u32,
     count: u32,
+    /// Requests ever put into the FIFO and not yet counted for the node.
+    pub asked: u64,
+    /// Bytes of the reply that is being passed on in pieces.
+    pub streamed: u64,
     written: u32,
     handed: u32,
     answered: u32,
@@ -126,6 +132,8 @@ impl Backend {
             head: NONE,
             tail: NONE,
             count: 0,
+            asked: 0,
+            streamed: 0,
             written: 0,
             handed: 0,
             answered: 0,
@@ -221,6 +229,7 @@ impl Backend {
         }
         self.tail = request;
         self.count += 1;
+        self.asked += 1;
     }
 
     /// Takes the oldest request off: its reply has been read whole. Its bytes are kept until
@@ -263,9 +272,9 @@ impl Backend {
 
     /// The piece taken last has been sent: kept until `retire` finds that all of it is answered.
     #[inline]
-    pub fn keep_sent(&mut self, bytes: Vec<u8>) {
+    pub fn keep_sent(&mut self, bytes: Vec<u8>, now_ms: u64) {
         self.output.sent();
-        self.sent.push_back(Chunk { end: self.handed, bytes });
+        self.sent.push_back(Chunk { end: self.handed, sent_ms: now_ms, bytes });
     }
 
     /// Fenced: something is in flight, so only its owner may add to it.
@@ -283,14 +292,21 @@ impl Backend {
         if self.is_unwritten(start) {
             return self.output.copy_unsent(start.wrapping_sub(self.handed) as usize, len as usize);
         }
-        for chunk in &self.sent {
+        let (chunk, offset) = self.chunk_of(start)?;
+        chunk.bytes.get(offset..offset + len as usize).map(<[u8]>::to_vec)
+    }
+
+    /// When a request's bytes had left; `None`: not yet.
+    pub fn sent_ms(&self, start: u32) -> Option<u64> {
+        self.chunk_of(start).map(|(chunk, _)| chunk.sent_ms)
+    }
+
+    fn chunk_of(&self, start: u32) -> Option<(&Chunk, usize)> {
+        self.sent.iter().find_map(|chunk| {
             let begin = chunk.end.wrapping_sub(chunk.bytes.len() as u32);
             let offset = start.wrapping_sub(begin) as usize;
-            if offset < chunk.bytes.len() {
-                return chunk.bytes.get(offset..offset + len as usize).map(<[u8]>::to_vec);
-            }
-        }
-        None
+            (offset < chunk.bytes.len()).then_some((chunk, offset))
+        })
     }
 
     /// Empties everything that belonged to the old connection. The FIFO was taken before.
@@ -358,7 +374,8 @@ mod tests {
         let mut pool = Pool::new(64, 1024, 4);
         let piece = backend.take_piece(&mut pool);
         assert_eq!(backend.bytes_of(start, len), None, "the kernel has them");
-        backend.keep_sent(piece);
+        backend.keep_sent(piece, 7);
+        assert_eq!(backend.sent_ms(start), Some(7));
         backend.retire(&mut pool);
         assert!(!backend.is_unwritten(start));
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));

@@ -204,7 +204,7 @@ impl Proxy {
             // The handshake may hold a password: not kept for reuse.
             drop(buffer);
         } else {
-            backend.keep_sent(buffer);
+            backend.keep_sent(buffer, self.now.ms);
             let open = backend.fence_open;
             if open != NONE && self.requests.own(open).is_empty() {
                 self.keep_bytes_of_refused(b, open);
@@ -307,6 +307,7 @@ impl Proxy {
         self.tally.backend_failures += 1;
         self.tally.backend_surprises += u64::from(why == Why::Surprise);
         let backend = &mut self.backends[b as usize];
+        self.nodes[backend.node].counts.losses += 1;
         // What failed long ago, before anybody wanted it again, says nothing of now.
         let unwanted_ms = backend.since_ms.saturating_sub(backend.retry_at_ms);
         if backend.failures == 0 || unwanted_ms > BACKOFF_MAX_MS {
@@ -445,7 +446,7 @@ impl Proxy {
             Lane::Subscriber => entry.subscriber = NONE,
             Lane::Private => (),
         }
-        self.backends_free.push(b);
+        self.free_backend(b);
     }
 
     /// Whether a backend can be written to right now or soon.

@@ -49,6 +49,12 @@ impl Ladder {
         self.percent >= REFUSE
     }
 
+    /// 0: nothing is short; 1 to 4: `TRIM`, `SLOW`, `REFUSE`, `CLOSE`.
+    pub(super) fn step(&self) -> u8 {
+        let steps = [TRIM, SLOW, REFUSE, CLOSE];
+        steps.iter().filter(|&&step| self.percent >= step).count() as u8
+    }
+
     /// When `handle_memory` wants to be called although nothing else happens, milliseconds.
     pub(super) fn deadline(&self) -> u64 {
         if self.slowed { self.patience_ms } else { u64::MAX }

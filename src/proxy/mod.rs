@@ -21,7 +21,8 @@
 //! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
 //! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
 //! clients' side and the nodes'), `peers` (what all reactors answer together), `own` (PROXY),
-//! `databases` (SELECT), `slowlog`, `monitor`.
+//! `databases` (SELECT), `slowlog`, `monitor`, and what it tells of itself: `sample`, `hot_keys`,
+//! `facts`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -33,8 +34,10 @@ mod connect;
 mod databases;
 mod deliver;
 mod dispatch;
+pub mod facts;
 mod fanout;
 mod fence;
+pub mod hot_keys;
 mod intake;
 mod introspect;
 mod launch;
@@ -54,6 +57,7 @@ mod recover;
 mod replicas;
 pub mod request;
 mod route;
+mod sample;
 mod scan;
 mod scripts;
 pub mod session;
@@ -80,7 +84,9 @@ use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
 use databases::Databases;
+use facts::Counts;
 use fanout::Mapless;
+use hot_keys::KeyWatch;
 use local::{Identity, Totals};
 use memory::Ladder;
 use monitor::Monitors;
@@ -90,6 +96,7 @@ use peers::Inquiries;
 use pubsub::Topics;
 use recover::News;
 use request::Requests;
+use sample::Rhythm;
 use scripts::Scripts;
 use session::Session;
 use slowlog::SlowLog;
@@ -214,6 +221,9 @@ pub struct Proxy {
     waits: Waits,
     /// What of them is this proxy's, of the counts that INFO must not be late with.
     own_totals: [u64; 6],
+    counts: Counts,
+    key_watch: KeyWatch,
+    rhythm: Rhythm,
     client_pool: Pool,
     backend_pool: Pool,
     /// Boxed because idle clients hold a pointer, not the struct.
@@ -268,6 +278,7 @@ impl Proxy {
             total_max: settings.client_query_limit as u64,
             ..RequestLimits::default()
         };
+        let random = RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]);
         Proxy {
             identity,
             clients: Clients::default(),
@@ -290,6 +301,9 @@ impl Proxy {
             totals: Totals::default(),
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             own_totals: [0; 6],
+            counts: Counts::default(),
+            key_watch: KeyWatch::new(settings.sample_keys, random.clone()),
+            rhythm: Rhythm::new(seed[0]),
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
@@ -308,7 +322,7 @@ impl Proxy {
             merged: Vec::new(),
             lost: Vec::new(),
             cut: Cut::default(),
-            random: RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]),
+            random,
             random_count: 0,
             limits,
             limits_unauthenticated: RequestLimits::unauthenticated(),
@@ -569,12 +583,6 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
-    /// Once a turn: how long a request took that was timed and has been answered, microseconds.
-    #[inline]
-    pub fn take_sample(&mut self) -> Option<u64> {
-        self.requests.take_sample(self.now.unix_us)
-    }
-
     /// Whether the driver should look for ended sends right after submitting them, without sleep.
     pub fn take_urgent(&mut self) -> bool {
         std::mem::take(&mut self.urgent)
@@ -623,6 +631,7 @@ impl Proxy {
         self.partials.truncate(self.partials.len() / 2);
         self.close_spare_backends();
         self.tidy_monitors();
+        self.key_watch.pass(TIDY_EVERY_MS);
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;

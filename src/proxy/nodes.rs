@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 
 use ahash::AHashMap;
 
+use super::facts::NodeCounts;
 use super::types::NONE;
 use crate::cluster::{Endpoint, Role, Topology, UNOWNED};
 use crate::limits::DATABASES_ANNOUNCED;
@@ -51,6 +52,7 @@ pub struct Node {
     pub private: Vec<u32>,
     /// Requests that wait for a free fenced backend, by face.
     pub fence_queue: Vec<VecDeque<u32>>,
+    pub counts: NodeCounts,
 }
 
 #[derive(Debug, Default)]
@@ -120,6 +122,7 @@ impl Nodes {
             fences: Vec::new(),
             private: Vec::new(),
             fence_queue: Vec::new(),
+            counts: NodeCounts::default(),
         };
         // An entry that nothing refers to any more is taken again, so that the table does not grow
         // with each address a node ever had.
@@ -166,7 +169,7 @@ impl Nodes {
         self.aliases.insert(endpoint.clone(), address);
     }
 
-    pub fn indexes(&self) -> impl Iterator<Item = u16> + use<> {
+    pub fn indexes(&self) -> std::ops::Range<u16> {
         0..self.entries.len() as u16
     }
 }

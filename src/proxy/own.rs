@@ -11,8 +11,10 @@ use std::fmt::Write;
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
+use super::hot_keys::KeyQuery;
 use super::launch::Bytes;
 use super::local::{self, errors};
+use super::peers::Query;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NO_SLOT;
@@ -52,7 +54,17 @@ impl Proxy {
             (b"NODES", 2) => return self.list_nodes(c),
             (b"NODE", 4..) if !self.is_admin(c) => return self.refuse_user(c, "proxy|node"),
             (b"NODE", 4..) => self.run_at_node(asked, args),
-            (b"HELP" | b"PING" | b"NODES" | b"NODE", _) => {
+            (b"HOTKEYS" | b"BIGKEYS", 2..=3) if !self.is_admin(c) => {
+                let name = if sub == b"HOTKEYS" { "proxy|hotkeys" } else { "proxy|bigkeys" };
+                return self.refuse_user(c, name);
+            }
+            (b"HOTKEYS" | b"BIGKEYS", 2..=3) => match key_query(&sub, args.get(2)) {
+                _ if !self.key_watch.is_on() => return self.answer_with(c, errors::keys_unseen),
+                Some(_) if self.waits_for_elders(c) => Ran::HoldBack,
+                Some(query) => self.inquire(asked, args, Query::Keys(query)),
+                None => return self.answer_with(c, errors::syntax),
+            },
+            (b"HELP" | b"PING" | b"NODES" | b"NODE" | b"HOTKEYS" | b"BIGKEYS", _) => {
                 let name = format!("PROXY|{}", String::from_utf8_lossy(&sub));
                 return self.answer_with(c, |out| errors::wrong_arity(out, &name));
             }
@@ -176,6 +188,17 @@ impl Proxy {
         };
         let node = self.topology.as_ref()?.nodes.iter().find(is_meant)?;
         self.nodes.by_address(&node.address?)
+    }
+}
+
+fn key_query(sub: &[u8], word: Option<&[u8]>) -> Option<KeyQuery> {
+    let hot = sub == b"HOTKEYS";
+    match word {
+        None => Some(if hot { KeyQuery::Hot } else { KeyQuery::Big }),
+        Some(word) if word.eq_ignore_ascii_case(b"RESET") => {
+            Some(if hot { KeyQuery::ForgetHot } else { KeyQuery::ForgetBig })
+        }
+        Some(_) => None,
     }
 }
 

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
+use super::hot_keys::{BigKey, HotKey, KeyQuery, write_big, write_hot};
 use super::local::{self, Answer, ClientFilter, LogQuery, errors, write_client_list, write_killed};
 use super::pubsub::Kind;
 use super::request::State;
@@ -46,6 +47,8 @@ pub enum Query {
     Patterns,
     /// SLOWLOG
     SlowLog(LogQuery),
+    /// PROXY HOTKEYS, BIGKEYS
+    Keys(KeyQuery),
     /// The asking reactor has clients that watch by MONITOR, or none any more. Not waited for.
     Monitor { watched: bool },
 }
@@ -62,6 +65,7 @@ pub enum Told {
     Patterns(Vec<PatternShare>),
     Slow(Vec<Slow>),
     Spikes(Spikes),
+    Keys(Vec<HotKey>, Vec<BigKey>),
 }
 
 /// How many clients there are.
@@ -151,6 +155,12 @@ impl Proxy {
             self.reply_local(c, &out, self.clients[c].session.wants_reply());
             return Ran::Yes;
         };
+        self.inquire(asked, args, query)
+    }
+
+    /// Asks all reactors, this one first.
+    pub(super) fn inquire(&mut self, asked: Asked, args: &Args, query: Query) -> Ran {
+        let c = asked.client;
         let r = self.open_for(asked, NO_SLOT);
         self.requests[r].state = State::Inquiring;
         self.clients[c].push(r, &mut self.requests);
@@ -226,6 +236,10 @@ impl Proxy {
             Query::SlowLog(LogQuery::Forget) => (Told::Spikes(self.slow_log.take_spikes()), false),
             Query::SlowLog(LogQuery::Latest | LogQuery::History | LogQuery::Graph) => {
                 (Told::Spikes(self.slow_log.spikes().clone()), false)
+            }
+            Query::Keys(query) => {
+                let (hot, big) = self.key_watch.told(*query);
+                (Told::Keys(hot, big), false)
             }
             Query::Monitor { .. } => (Told::Number(0), false),
         }
@@ -305,6 +319,7 @@ impl Proxy {
             Query::SlowLog(query) => {
                 self.write_log(*query, told, self.clients[c].session.version, &mut out);
             }
+            Query::Keys(query) => write_keys(*query, told, &mut out),
             Query::Monitor { .. } => write::simple(&mut out, "OK"),
             Query::Counts => {
                 self.count_clients(&inquiry);
@@ -416,6 +431,21 @@ impl Proxy {
 fn sum_of(told: &[Told]) -> u64 {
     let number = |told: &Told| if let Told::Number(number) = told { *number } else { 0 };
     told.iter().map(number).sum()
+}
+
+fn write_keys(query: KeyQuery, told: &[Told], out: &mut Vec<u8>) {
+    let (mut hot, mut big) = (Vec::new(), Vec::new());
+    for told in told {
+        if let Told::Keys(hots, bigs) = told {
+            hot.extend_from_slice(hots);
+            big.extend_from_slice(bigs);
+        }
+    }
+    match query {
+        KeyQuery::Hot => write_hot(&hot, out),
+        KeyQuery::Big => write_big(&big, out),
+        KeyQuery::ForgetHot | KeyQuery::ForgetBig => write::simple(out, "OK"),
+    }
 }
 
 /// In the order of their ids, which begin the lines.

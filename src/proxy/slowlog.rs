@@ -8,8 +8,10 @@
 //! Not here: the words of SLOWLOG (`local`).
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use super::Proxy;
+use super::facts::SlowFacts;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NONE;
@@ -31,6 +33,18 @@ pub struct Slow {
     pub words: Vec<Vec<u8>>,
     pub client: String,
     pub name: String,
+    pub command: &'static str,
+    /// Where it was answered, and how long after its bytes had left for there.
+    pub node: Option<SocketAddr>,
+    pub node_us: u64,
+}
+
+impl Slow {
+    /// Without its words and its client.
+    pub fn facts(&self) -> SlowFacts {
+        let &Slow { unix_s, duration_us, node_us, node, command, .. } = self;
+        SlowFacts { unix_s, duration_us, node_us, node, command }
+    }
 }
 
 /// Seconds of which LATENCY HISTORY tells (redis-server: `LATENCY_TS_LEN`).
@@ -111,6 +125,7 @@ pub struct SlowLog {
     max: usize,
     next_id: u64,
     id_step: u64,
+    total: u64,
     spikes: Spikes,
 }
 
@@ -122,6 +137,7 @@ impl SlowLog {
             max,
             next_id: first,
             id_step: step,
+            total: 0,
             spikes: Spikes::default(),
         }
     }
@@ -130,6 +146,7 @@ impl SlowLog {
         entry.id = self.next_id;
         self.spikes.add(entry.unix_s, entry.duration_us / 1_000);
         self.next_id += self.id_step;
+        self.total += 1;
         self.entries.truncate(self.max.saturating_sub(1));
         self.entries.push_front(entry);
     }
@@ -141,6 +158,11 @@ impl SlowLog {
 
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// Slow requests ever seen.
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     pub fn clear(&mut self) {
@@ -167,6 +189,11 @@ impl Proxy {
             return;
         }
         let words = self.words_of(r);
+        let command = COMMANDS.get(usize::from(entry.command));
+        let backend = self.backends.get(entry.backend as usize);
+        let backend = backend.filter(|_| entry.state == State::InFlight);
+        let sent_ms = backend.and_then(|backend| backend.sent_ms(entry.start));
+        let node_ms = sent_ms.map_or(0, |sent_ms| self.now.ms.saturating_sub(sent_ms));
         let session = &self.clients[self.requests[r].client].session;
         let slow = Slow {
             id: 0,
@@ -175,6 +202,9 @@ impl Proxy {
             words,
             client: super::local::client::canonical(session.peer).to_string(),
             name: session.name().unwrap_or_default().to_owned(),
+            command: command.map_or("other", |command| command.name),
+            node: backend.map(|backend| backend.address),
+            node_us: node_ms.min(self.age_ms(r)) * 1_000,
         };
         self.slow_log.push(slow);
     }
@@ -297,6 +327,9 @@ mod tests {
             words: Vec::new(),
             client: String::new(),
             name: String::new(),
+            command: "GET",
+            node: None,
+            node_us: 0,
         };
         let mut log = SlowLog::new(3, 1, 2);
         (0..5).for_each(|_| log.push(entry()));

@@ -172,7 +172,7 @@ impl Proxy {
         };
         let Some(queue) = self.queue_of(c) else { return Ran::Yes };
         if slot.is_some_and(|slot| !queue.accept_slot(slot)) {
-            self.tally.crossslot += 1;
+            self.count_crossslot(asked.command);
             return self.fail_queued(c, errors::crossslot);
         }
         if slot.is_none() && queue.hint == NO_SLOT {

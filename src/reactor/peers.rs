@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Sender, TrySendError};
 
-use super::Worker;
+use super::{ReactorFacts, Worker};
 use crate::proxy::peers::{Query, Told};
 use crate::ring::Waker;
 
@@ -34,6 +34,10 @@ pub enum Message {
         pool: u16,
         lines: Arc<[u8]>,
     },
+    /// Somebody wants to know all its numbers.
+    Facts {
+        to: Sender<ReactorFacts>,
+    },
     /// That reactor has ended: what it has not answered it never will.
     Left {
         from: u16,
@@ -49,7 +53,7 @@ pub struct Peer {
 
 impl Peer {
     /// `false`: it has ended.
-    fn tell(&self, message: Message) -> bool {
+    pub fn tell(&self, message: Message) -> bool {
         match self.messages.try_send(message) {
             Ok(()) => {
                 self.waker.wake();
@@ -114,6 +118,7 @@ impl Worker {
                 Message::Shown { pool, lines } => {
                     self.with(pool, |proxy| proxy.handle_shown(&lines, now));
                 }
+                Message::Facts { to } => self.tell_facts(&to),
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
                 }

@@ -153,6 +153,8 @@ impl Worker {
             (Counter::BuffersExhausted, ring.enobufs),
             (Counter::ReceivesRearmed, ring.rearms),
             (Counter::BusyPollHits, ring.spin_hits),
+            (Counter::QueueOverflows, ring.overflows),
+            (Counter::ShortSends, ring.short_sends),
         ];
         for (counter, value) in values {
             counters.set(counter, value);
