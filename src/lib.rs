@@ -27,8 +27,12 @@ pub mod topology;
 
 pub mod reactor;
 
+pub mod admin;
+
 pub mod watchdog;
 
 pub mod serve;
 
 pub mod check;
+
+pub mod top;

@@ -11,7 +11,7 @@ use ringway::config::{self, Config, Invocation, LogLevel};
 use ringway::log::{self, Level, Log};
 use ringway::ring::signals::{Signal, Signals};
 use ringway::serve::Threads;
-use ringway::{check, ring, watchdog};
+use ringway::{check, ring, top, watchdog};
 
 /// How often the main thread looks whether the others still live.
 const LOOK_EVERY: Duration = Duration::from_millis(watchdog::LOOK_EVERY_MS);
@@ -42,6 +42,13 @@ fn main() -> ExitCode {
             print(&report);
             if ready { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
         }
+        Ok(Invocation::Top(config)) => match config.process.admin_listen.0 {
+            Some(address) => match top::run(address) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(text) => fail(&text),
+            },
+            None => fail("admin_listen is off: there is nothing to look at"),
+        },
         Ok(Invocation::Run(config)) => run(config),
         Err(problems) => {
             eprintln!("ringway: {problems}");

@@ -11,6 +11,7 @@ use std::time::Duration;
 use core_affinity::CoreId;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::admin::{self, Admin, AdminSettings, cpu_us_of};
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process};
 use crate::limits::PEER_MESSAGES_MAX;
@@ -34,6 +35,7 @@ pub struct Threads {
     /// For each reactor.
     watches: Vec<(Watch, u32)>,
     topology: Option<JoinHandle<()>>,
+    admin: Option<Admin>,
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
     drain_timeout: Duration,
@@ -62,6 +64,7 @@ impl Threads {
             reactors: Vec::new(),
             watches: Vec::new(),
             topology: None,
+            admin: None,
             updates: Vec::new(),
             reports: reports.clone(),
             drain_timeout: Duration::from_millis(process.drain_timeout_ms),
@@ -94,9 +97,32 @@ impl Threads {
             threads.watches.push((Watch::default(), tid));
             threads.updates.push((updates, waker));
         }
-        introduce(peers);
+        introduce(peers.clone());
+        threads.start_admin(config, peers, unix_us / 1_000_000, log.for_part("admin"))?;
         threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
         Ok(threads)
+    }
+
+    fn start_admin(
+        &mut self,
+        config: &Config,
+        peers: Vec<Peer>,
+        started_unix_s: u64,
+        log: Log,
+    ) -> Result<(), String> {
+        let Some(listen) = config.process.admin_listen.0 else { return Ok(()) };
+        let settings = AdminSettings {
+            listen,
+            pools: config.pools.iter().map(|pool| pool.name.clone()).collect(),
+            started_unix_s,
+            peers,
+            tids: self.watches.iter().map(|(_, tid)| *tid).collect(),
+            board: self.board.clone(),
+        };
+        let admin = admin::start(settings, log)
+            .map_err(|error| format!("cannot start the admin threads: {error}"))?;
+        self.admin = Some(admin);
+        Ok(())
     }
 
     fn start_topology(
@@ -122,6 +148,9 @@ impl Threads {
     /// that may take; a thread that is still there then is stuck.
     pub fn drain(&mut self) -> Duration {
         let deadline_ms = self.drain_timeout.as_millis() as u64;
+        if let Some(admin) = &self.admin {
+            admin.note_drain();
+        }
         for (updates, waker) in &self.updates {
             // A reactor that takes no update is not going to drain either; it ends by itself.
             let _ = updates.send_timeout(Update::Drain { deadline_ms }, Duration::from_secs(1));
@@ -279,6 +308,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         keys_max_bytes: pool.keys_max_bytes as usize,
         slowlog_log_slower_than: pool.slowlog_log_slower_than,
         slowlog_max_len: pool.slowlog_max_len as usize,
+        sample_keys: pool.sample_keys,
         fence_lanes: usize::from(pool.fence_lanes),
         private_backends_max: pool.private_backends_max as usize,
         ..crate::proxy::Settings::default()
@@ -399,12 +429,6 @@ fn kib_in(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
-}
-
-/// CPU time of a thread of ours, microseconds (proc(5): schedstat, nanoseconds come first).
-fn cpu_us_of(tid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
-    Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000)
 }
 
 /// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).

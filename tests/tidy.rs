@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 16] = [
+const ROOMS: [(&str, &[&str]); 18] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -29,17 +29,20 @@ const ROOMS: [(&str, &[&str]); 16] = [
             "topology",
         ],
     ),
+    // Of `reactor` the way to one and what it tells; of `proxy` what it tells.
+    ("admin", &["cluster", "command", "limits", "log", "metrics", "proxy", "reactor"]),
     ("watchdog", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
         &[
-            "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring",
+            "admin", "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring",
             "topology", "watchdog",
         ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "log", "ring", "serve", "watchdog"]),
+    ("top", &["ring"]),
+    ("main", &["check", "config", "log", "ring", "serve", "top", "watchdog"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.
@@ -72,8 +75,8 @@ const SYSTEM: [&str; 11] = [
 const CLOCKS: [&str; 4] = ["Instant::now", "SystemTime::now", "clock_gettime", "UNIX_EPOCH"];
 const SHARED: [&str; 4] = ["Mutex", "RwLock", "RefCell", "Rc"];
 
-/// Where a clock may be read. `main`: time stamps of its few log lines.
-const WITH_CLOCK: [&str; 3] = ["reactor", "topology", "main"];
+/// Where a clock may be read. `main`: time stamps of its few log lines. `admin`: rates.
+const WITH_CLOCK: [&str; 4] = ["reactor", "topology", "admin", "main"];
 
 const LINES_MAX: usize = 600;
 const COLUMNS_MAX: usize = 100;

@@ -48,7 +48,11 @@ pub fn assemble(
     });
     if work.problems.is_empty() {
         let config = Config { process, pools, warnings: work.warnings };
-        Ok(if verb == Verb::Check { Invocation::Check(config) } else { Invocation::Run(config) })
+        Ok(match verb {
+            Verb::Check => Invocation::Check(config),
+            Verb::Top => Invocation::Top(config),
+            Verb::Run | Verb::Version | Verb::Help => Invocation::Run(config),
+        })
     } else {
         Err(Problems(work.problems))
     }
@@ -99,7 +103,7 @@ impl Assembly<'_> {
     fn pools(&mut self, from_file: Vec<FilePool>, outside: Vec<Given>, verb: Verb) -> Vec<Pool> {
         let mut pools = Vec::new();
         if from_file.is_empty() {
-            if verb == Verb::Check && outside.is_empty() {
+            if matches!(verb, Verb::Check | Verb::Top) && outside.is_empty() {
                 return pools;
             }
             let pool = self.pool(Source::Nowhere, &outside, None);

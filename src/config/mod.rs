@@ -44,6 +44,8 @@ pub enum Invocation {
     Run(Config),
     /// `ringway check`: the pools may be missing.
     Check(Config),
+    /// `ringway top`: the same.
+    Top(Config),
     Version,
     Help,
 }
@@ -63,7 +65,7 @@ pub fn load(
     match arguments.verb {
         arguments::Verb::Help => return Ok(Invocation::Help),
         arguments::Verb::Version => return Ok(Invocation::Version),
-        arguments::Verb::Run | arguments::Verb::Check => (),
+        arguments::Verb::Run | arguments::Verb::Check | arguments::Verb::Top => (),
     }
     let variables = arguments::read_variables(variables);
     assemble::assemble(arguments, variables, read_file)

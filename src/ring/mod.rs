@@ -44,7 +44,7 @@ pub use socket::ConnectOptions;
 pub use socket::Listener;
 pub use socket::listen;
 pub use socket::somaxconn;
-pub use system::{raise_descriptor_limit, return_freed_memory, trim_memory};
+pub use system::{raise_descriptor_limit, return_freed_memory, terminal_size, trim_memory};
 pub use table::SocketId;
 pub use wake::Waker;
 
