@@ -99,6 +99,9 @@ pub const PEERS_MS_MAX: u64 = 2_000;
 /// answered. Each client has one under way.
 pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 
+/// Slow requests that the admin endpoint shows, at most: the slowest of as many seconds.
+pub const SLOW_SHOWN_MAX: usize = 12;
+
 /// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 

@@ -36,7 +36,6 @@ pub struct Sources {
     /// The reactors', and at last the process's.
     pub board: Board,
     pub started_unix_s: u64,
-    pub pools: Vec<String>,
 }
 
 /// What the endpoint shows.

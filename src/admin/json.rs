@@ -109,8 +109,7 @@ mod tests {
         json.maybe("d", None);
         json.close('}');
         let text = json.finish();
-        let expected =
-            r#"{"a":1,"b":["x\"\\\u000a\u003c",0.500,null,{}],"c":true,"d":null}"#;
+        let expected = r#"{"a":1,"b":["x\"\\\u000a\u003c",0.500,null,{}],"c":true,"d":null}"#;
         assert_eq!(text, expected);
     }
 }

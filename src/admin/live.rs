@@ -213,11 +213,7 @@ fn joined(before: &Picture, now: &Picture, of: fn(&Pool) -> &Times) -> Times {
 }
 
 fn spread(times: &Times) -> Spread {
-    Spread {
-        count: times.count(),
-        p50_us: times.quantile_us(0.5),
-        p99_us: times.quantile_us(0.99),
-    }
+    Spread { count: times.count(), p50_us: times.quantile_us(0.5), p99_us: times.quantile_us(0.99) }
 }
 
 fn live(before: &Picture, now: &Picture) -> Live {
@@ -282,12 +278,13 @@ fn reactors(before: &Picture, now: &Picture, span: Span) -> Vec<LiveReactor> {
 fn live_pool(before: Option<&Pool>, now: &Pool, span: Span) -> LivePool {
     let old = before.unwrap_or(now);
     let looked_at = now.keys.on && now.keys.recent > 0;
+    let (nodes, slots) = in_order(nodes(old, now, span), ranges(now));
     LivePool {
         name: now.name.clone(),
         covered: now.covered(),
         version: now.topology.as_ref().map_or(0, |topology| topology.version),
-        slots: ranges(now),
-        nodes: nodes(old, now, span),
+        slots,
+        nodes,
         commands: commands(old, now, span),
         errors: errors(old, now, span),
         slow: now.slow.clone(),
@@ -295,6 +292,23 @@ fn live_pool(before: Option<&Pool>, now: &Pool, span: Span) -> LivePool {
         crossslot: crossslot(now),
         hottest: looked_at.then(|| now.keys.hottest as f64 / now.keys.recent as f64),
     }
+}
+
+/// Nodes by their first slots, those without at the end.
+fn in_order(
+    nodes: Vec<LiveNode>,
+    mut slots: Vec<(u16, u16, usize)>,
+) -> (Vec<LiveNode>, Vec<(u16, u16, usize)>) {
+    let first = |index: usize| slots.iter().find(|range| range.2 == index).map(|range| range.0);
+    let mut order: Vec<(u16, String, usize)> = (0..nodes.len())
+        .map(|index| (first(index).unwrap_or(u16::MAX), nodes[index].name.clone(), index))
+        .collect();
+    order.sort();
+    for range in &mut slots {
+        range.2 = order.iter().position(|(.., index)| *index == range.2).unwrap_or(range.2);
+    }
+    let nodes = order.iter().map(|(.., index)| nodes[*index].clone()).collect();
+    (nodes, slots)
 }
 
 pub fn ranges(pool: &Pool) -> Vec<(u16, u16, usize)> {

@@ -56,13 +56,12 @@ pub struct Admin {
 /// not keep the process from serving, and belongs to the process before it until that one has
 /// ended.
 pub fn start(settings: AdminSettings, log: Log) -> io::Result<Admin> {
-    let shared = Arc::new(Shared::new(settings.pools.clone()));
+    let shared = Arc::new(Shared::new(settings.pools));
     let sources = Sources {
         peers: settings.peers,
         tids: settings.tids,
         board: settings.board,
         started_unix_s: settings.started_unix_s,
-        pools: settings.pools,
     };
     let gathered = shared.clone();
     let gatherer = std::thread::Builder::new().name("admin-gather".into());

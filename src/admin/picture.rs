@@ -5,14 +5,12 @@
 use std::sync::Arc;
 
 use crate::cluster::{SLOTS, Topology};
+use crate::limits::SLOW_SHOWN_MAX;
 use crate::metrics::Counter;
 use crate::proxy::Tally;
 use crate::proxy::facts::{Counts, Facts, NodeFacts, SlowFacts};
 use crate::proxy::hot_keys::KeyCounts;
 use crate::reactor::ReactorFacts;
-
-/// Slow requests that are shown.
-const SLOW_MAX: usize = 12;
 
 /// The process at one moment.
 #[derive(Clone, Debug)]
@@ -46,7 +44,7 @@ pub struct Pool {
     pub tally: Tally,
     pub counts: Counts,
     pub nodes: Vec<NodeFacts>,
-    /// The newest first.
+    /// The slowest of each second, the newest first.
     pub slow: Vec<SlowFacts>,
     pub slow_total: u64,
     pub keys: KeyCounts,
@@ -108,7 +106,9 @@ pub fn join(reactors: &[ReactorFacts]) -> Vec<Pool> {
     }
     for pool in &mut pools {
         pool.slow.sort_by_key(|slow| std::cmp::Reverse((slow.unix_s, slow.duration_us)));
-        pool.slow.truncate(SLOW_MAX);
+        // The slowest of each second comes first, and stays.
+        pool.slow.dedup_by_key(|slow| slow.unix_s);
+        pool.slow.truncate(SLOW_SHOWN_MAX);
         pool.nodes.sort_by_key(|node| node.address);
     }
     pools

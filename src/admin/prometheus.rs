@@ -289,12 +289,18 @@ const POOL_ROWS: &[(&str, &str, &str, PoolValue)] = &[
     ("keys_sampled_total", "counter", "Keys looked at for PROXY HOTKEYS.", |pool| {
         pool.keys.sampled as f64
     }),
-    ("hottest_keys_ratio", "gauge", "Share of each reactor's hottest key in its traffic.", |pool| {
-        pool.keys.hottest as f64 / pool.keys.recent.max(1) as f64
-    }),
-    ("big_values_total", "counter", "Requests and replies of 16 KiB and more (sample_keys).", |p| {
-        p.keys.big as f64
-    }),
+    (
+        "hottest_keys_ratio",
+        "gauge",
+        "Share of each reactor's hottest key in its traffic.",
+        |pool| pool.keys.hottest as f64 / pool.keys.recent.max(1) as f64,
+    ),
+    (
+        "big_values_total",
+        "counter",
+        "Requests and replies of 16 KiB and more (sample_keys).",
+        |p| p.keys.big as f64,
+    ),
 ];
 
 fn pools(page: &mut Page, picture: &Picture) {
@@ -407,6 +413,9 @@ mod tests {
         page.sample("a", &[("x", "q\"b\\n\n"), ("", "left out")], 1);
         page.sample("b", &[], seconds(1_500_000));
         assert_eq!(page.out, "a{x=\"q\\\"b\\\\n\\n\"} 1\nb 1.5\n");
-        assert_eq!((seconds(0), seconds(50), seconds(2_000_000)), ("0".into(), "0.00005".into(), "2".into()));
+        assert_eq!(
+            (seconds(0), seconds(50), seconds(2_000_000)),
+            ("0".into(), "0.00005".into(), "2".into())
+        );
     }
 }

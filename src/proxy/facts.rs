@@ -40,9 +40,6 @@ pub const ERROR_KINDS: [&str; 21] = [
     "other",
 ];
 
-/// Slow requests that are told of, the newest first.
-const SLOW_TOLD: usize = 12;
-
 /// Counted by one proxy. Commands by their ids.
 #[derive(Clone, Debug)]
 pub struct Counts {
@@ -119,6 +116,7 @@ pub struct Facts {
     pub tally: Tally,
     pub counts: Counts,
     pub nodes: Vec<NodeFacts>,
+    /// The slowest of each second in which a request was slow.
     pub slow: Vec<SlowFacts>,
     pub slow_total: u64,
     pub keys: KeyCounts,
@@ -140,7 +138,7 @@ impl Proxy {
             tally: self.tally.clone(),
             counts: self.counts.clone(),
             nodes: self.nodes.indexes().filter(present).map(|node| self.node_facts(node)).collect(),
-            slow: self.slow_log.newest(SLOW_TOLD).iter().map(|slow| slow.facts()).collect(),
+            slow: self.slow_log.recent(),
             slow_total: self.slow_log.total(),
             keys: self.key_watch.counts(),
             topology: self.topology.clone(),

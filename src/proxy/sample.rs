@@ -79,7 +79,12 @@ impl Sample {
     }
 
     /// The end of a turn that began at `turn_us`; `entry`: the timed request.
-    pub fn end_turn(&mut self, entry: Option<&Request>, turn_us: u64, now_us: u64) -> Option<Timing> {
+    pub fn end_turn(
+        &mut self,
+        entry: Option<&Request>,
+        turn_us: u64,
+        now_us: u64,
+    ) -> Option<Timing> {
         match *self {
             Sample::None => None,
             Sample::Armed { .. } => {

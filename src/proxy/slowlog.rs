@@ -16,6 +16,7 @@ use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NONE;
 use crate::command::COMMANDS;
+use crate::limits::SLOW_SHOWN_MAX;
 use crate::resp::write;
 
 /// Words of a request, and bytes of one, that an entry shows, at most (redis-server's bounds).
@@ -126,6 +127,8 @@ pub struct SlowLog {
     next_id: u64,
     id_step: u64,
     total: u64,
+    /// The slowest of each second in which a request was slow, the newest at the end.
+    recent: VecDeque<SlowFacts>,
     spikes: Spikes,
 }
 
@@ -138,6 +141,7 @@ impl SlowLog {
             next_id: first,
             id_step: step,
             total: 0,
+            recent: VecDeque::new(),
             spikes: Spikes::default(),
         }
     }
@@ -147,6 +151,7 @@ impl SlowLog {
         self.spikes.add(entry.unix_s, entry.duration_us / 1_000);
         self.next_id += self.id_step;
         self.total += 1;
+        note_slowest(&mut self.recent, entry.facts());
         self.entries.truncate(self.max.saturating_sub(1));
         self.entries.push_front(entry);
     }
@@ -158,6 +163,11 @@ impl SlowLog {
 
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The slowest of each second, not of more than `limits::SLOW_SHOWN_MAX`.
+    pub fn recent(&self) -> Vec<SlowFacts> {
+        self.recent.iter().cloned().collect()
     }
 
     /// Slow requests ever seen.
@@ -175,6 +185,17 @@ impl SlowLog {
 
     pub fn take_spikes(&mut self) -> Spikes {
         std::mem::take(&mut self.spikes)
+    }
+}
+
+fn note_slowest(recent: &mut VecDeque<SlowFacts>, slow: SlowFacts) {
+    match recent.back_mut().filter(|last| last.unix_s == slow.unix_s) {
+        Some(last) if last.duration_us >= slow.duration_us => (),
+        Some(last) => *last = slow,
+        None => recent.push_back(slow),
+    }
+    if recent.len() > SLOW_SHOWN_MAX {
+        recent.pop_front();
     }
 }
 
@@ -335,6 +356,7 @@ mod tests {
         (0..5).for_each(|_| log.push(entry()));
         let ids: Vec<u64> = log.newest(9).iter().map(|slow| slow.id).collect();
         assert_eq!((log.len(), ids), (3, vec![9, 7, 5]));
+        assert_eq!((log.total(), log.recent().len()), (5, 1), "one for the second");
         log.clear();
         log.push(entry());
         assert_eq!(log.newest(9)[0].id, 11, "ids are never used again");
