@@ -93,7 +93,7 @@ fn apart(family: &str) -> (&'static str, Option<&'static str>) {
 pub fn text(picture: &Picture, readiness: &Readiness) -> String {
     let mut page = Page { out: String::with_capacity(64 * 1024) };
     process(&mut page, picture, readiness);
-    reactors(&mut page, picture);
+    reactors(&mut page, picture, readiness);
     commands(&mut page, picture);
     times(&mut page, picture);
     pools(&mut page, picture);
@@ -170,11 +170,12 @@ fn process(page: &mut Page, picture: &Picture, readiness: &Readiness) {
     page.one(("ringway_draining", "gauge"), help, u8::from(picture.draining));
 }
 
-fn reactors(page: &mut Page, picture: &Picture) {
+fn reactors(page: &mut Page, picture: &Picture, readiness: &Readiness) {
     page.family("ringway_reactor_turning", "gauge", "Whether it has turned in the last second.");
     for reactor in &picture.reactors {
         let index = reactor.index.to_string();
-        let turns = u8::from(reactor.turns);
+        let turning = readiness.turning.get(usize::from(reactor.index)).copied();
+        let turns = u8::from(turning.unwrap_or(false));
         page.sample("ringway_reactor_turning", &[("reactor", &index)], turns);
     }
     let name = "ringway_reactor_cpu_seconds_total";
