@@ -8,7 +8,8 @@
 #   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo
+#   format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo page
+# 'page' (the live page in Chromium, pictures in tests/.cache/page-*.png) only with 'long', or by name.
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
 # RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (20; 600 with 'long'), and what it does
@@ -17,7 +18,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo page"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -32,6 +33,7 @@ main() {
         [[ " $PARTS " == *" $part "* ]] || { echo "no part '$part'; there are: $PARTS" >&2 && exit 2; }
     done
     wanted=${*:-$PARTS}
+    [[ $# == 0 && $mode != long ]] && wanted=${wanted/ page/}
     if [[ $mode == quick && $# == 0 ]]; then
         wanted="format lint unit program conformance cases simulation"
         export RINGWAY_FLAVOURS=redis RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-500}
@@ -69,6 +71,7 @@ limit_of() {
     simulation) echo 900 ;;
     chaos) echo 600 ;;
     demo) echo 600 ;;
+    page) echo 300 ;;
     esac
 }
 
@@ -140,6 +143,8 @@ part_demo() {
     bench/demo.sh --once
 }
 
+part_page() { RINGWAY_PAGE=1 cargo test --locked --test page; }
+
 # One summary line; the log's end when it failed. Counts the tests that a part ran, or the part as one.
 run_part() {
     local part=$1 log=$LOGS/$1.log start=$SECONDS status
@@ -178,7 +183,7 @@ install_all() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|chaos|demo ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|chaos|demo|page ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)
@@ -188,6 +193,7 @@ install_all() {
         command -v tclsh >/dev/null || packages+=(tcl)
         command -v curl >/dev/null || packages+=(curl ca-certificates)
     fi
+    [[ $wanted == *page* ]] && ! command -v chromium >/dev/null && packages+=(chromium fonts-dejavu-core)
     if [[ $wanted == *clients* ]]; then
         php -r 'exit(extension_loaded("redis") ? 0 : 1);' 2>/dev/null || packages+=(php-cli php-redis)
     fi

@@ -1,7 +1,7 @@
 //! The listening socket and its connections, on a tokio-uring runtime in a thread of its own.
 //!
-//! Bounds: so many connections at a time (the oldest goes when another comes, so that half-open ones
-//! keep nobody out), so many bytes of a request, so many seconds for each.
+//! Bounds: so many connections at a time (the oldest goes when another comes, so that half-open
+//! ones keep nobody out), so many bytes of a request, so many seconds for each.
 //!
 //! Not here: HTTP's grammar (`http`), what there is to tell (`gather`).
 

@@ -232,7 +232,7 @@ fn pools_that_meet_are_refused() {
 
 #[test]
 fn words_and_files_that_do_not_exist_are_refused() {
-    refused(&["chekc"], &[], "", &["chekc: no such command; there is only 'check'"]);
+    refused(&["chekc"], &[], "", &["chekc: no such command; there are 'check' and 'top'"]);
     let expected = "--config \"nowhere\": cannot be read: no such file";
     refused(&["--config=nowhere"], &[], "", &[expected]);
     let expected = "RINGWAY_CONFIG \"nowhere\": cannot be read: no such file";

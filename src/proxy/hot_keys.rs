@@ -4,8 +4,8 @@
 //! Hot: one command in `SAMPLE_EVERY` is looked at, and its keys are counted in a table of fixed
 //! size (space-saving: a new key takes the place of the rarest, with that one's count as its
 //! possible error). Counts are halved now and then, so that what was hot yesterday is not hot now.
-//! Big: every request and reply of `BIG_BYTES` or more is noted, by its key. Both cost nothing while
-//! `sample_keys` is off but a comparison where a large value passes.
+//! Big: every request and reply of `BIG_BYTES` or more is noted, by its key. Both cost nothing
+//! while `sample_keys` is off but a comparison of lengths.
 //!
 //! Not here: who may ask (`own`), how reactors are asked (`peers`).
 

@@ -13,13 +13,14 @@ use super::Proxy;
 use super::dispatch::{Asked, Ran};
 use super::hot_keys::KeyQuery;
 use super::launch::Bytes;
-use super::local::{self, errors};
+use super::local::{self, LogQuery, errors};
 use super::peers::Query;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NO_SLOT;
 use crate::cluster::{Role, SLOTS};
 use crate::command::{self, Args, Class};
+use crate::resp::number::read_integer;
 use crate::resp::request::encode_request;
 use crate::resp::{Version, write};
 
@@ -29,6 +30,9 @@ pub(super) const AT_NODE: u16 = u16::MAX - 1;
 /// They take the connection to where one reply for one command is not what comes.
 const NEVER_AT_NODE: [&str; 8] =
     ["MULTI", "WATCH", "MONITOR", "SYNC", "PSYNC", "CLIENT|REPLY", "REPLCONF", "HELLO"];
+
+/// Entries of PROXY SLOWLOG when no number is given.
+const SLOW_SHOWN: i64 = 10;
 
 impl Proxy {
     /// A command that begins with PROXY. Its name is no server's, so it stands in no table.
@@ -64,7 +68,18 @@ impl Proxy {
                 Some(query) => self.inquire(asked, args, Query::Keys(query)),
                 None => return self.answer_with(c, errors::syntax),
             },
-            (b"HELP" | b"PING" | b"NODES" | b"NODE" | b"HOTKEYS" | b"BIGKEYS", _) => {
+            (b"SLOWLOG", 2..=3) if !self.is_admin(c) => {
+                return self.refuse_user(c, "proxy|slowlog");
+            }
+            (b"SLOWLOG", 2..=3) => match args.get(2).map_or(Some(SLOW_SHOWN), read_integer) {
+                Some(count @ 0..) if !self.waits_for_elders(c) => {
+                    let count = usize::try_from(count).unwrap_or(usize::MAX);
+                    self.inquire(asked, args, Query::SlowLog(LogQuery::Shares(count)))
+                }
+                Some(0..) => Ran::HoldBack,
+                _ => return self.answer_with(c, errors::not_integer),
+            },
+            (b"HELP" | b"PING" | b"NODES" | b"NODE" | b"HOTKEYS" | b"BIGKEYS" | b"SLOWLOG", _) => {
                 let name = format!("PROXY|{}", String::from_utf8_lossy(&sub));
                 return self.answer_with(c, |out| errors::wrong_arity(out, &name));
             }

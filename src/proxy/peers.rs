@@ -225,7 +225,7 @@ impl Proxy {
             Query::Counts => (Told::Counts(self.client_counts()), false),
             Query::Shares { kind, names } => (Told::Shares(self.own_shares(*kind, names)), false),
             Query::Patterns => (Told::Patterns(self.own_patterns()), false),
-            Query::SlowLog(LogQuery::Get(count)) => {
+            Query::SlowLog(LogQuery::Get(count) | LogQuery::Shares(count)) => {
                 (Told::Slow(self.slow_log.newest(*count)), false)
             }
             Query::SlowLog(LogQuery::Len) => (Told::Number(self.slow_log.len() as u64), false),
@@ -382,12 +382,14 @@ impl Proxy {
         // Each reactor keeps as many as all may have together.
         let max = self.settings.slowlog_max_len;
         match query {
-            LogQuery::Get(count) => {
+            LogQuery::Get(count) | LogQuery::Shares(count) => {
                 let entries = |told: &Told| match told {
                     Told::Slow(entries) => entries.clone(),
                     _ => Vec::new(),
                 };
-                write_entries(told.iter().flat_map(entries).collect(), count.min(max), out);
+                let shares = matches!(query, LogQuery::Shares(_));
+                let entries = told.iter().flat_map(entries).collect();
+                write_entries(entries, count.min(max), shares, out);
             }
             LogQuery::Len => write::integer(out, sum_of(told).min(max as u64) as i64),
             LogQuery::Reset => write::simple(out, "OK"),

@@ -276,13 +276,14 @@ fn header(bytes: &[u8], kind: u8) -> Option<(usize, &[u8])> {
     Some((number, bytes.get(end + 2..)?))
 }
 
-/// SLOWLOG GET: the newest of all reactors.
-pub fn write_entries(mut entries: Vec<Slow>, count: usize, out: &mut Vec<u8>) {
+/// SLOWLOG GET: the newest of all reactors. `shares`: with the node and its share of the time,
+/// which no client expects there (PROXY SLOWLOG).
+pub fn write_entries(mut entries: Vec<Slow>, count: usize, shares: bool, out: &mut Vec<u8>) {
     entries.sort_by_key(|entry| (std::cmp::Reverse(entry.unix_s), std::cmp::Reverse(entry.id)));
     entries.truncate(count);
     write::array_header(out, entries.len());
     for entry in &entries {
-        write::array_header(out, 6);
+        write::array_header(out, if shares { 8 } else { 6 });
         write::integer(out, entry.id as i64);
         write::integer(out, entry.unix_s as i64);
         write::integer(out, entry.duration_us as i64);
@@ -290,6 +291,11 @@ pub fn write_entries(mut entries: Vec<Slow>, count: usize, out: &mut Vec<u8>) {
         entry.words.iter().for_each(|word| write::bulk(out, word));
         write::bulk(out, entry.client.as_bytes());
         write::bulk(out, entry.name.as_bytes());
+        if shares {
+            write::integer(out, entry.node_us as i64);
+            let node = entry.node.map_or(String::new(), |node| node.to_string());
+            write::bulk(out, node.as_bytes());
+        }
     }
 }
 

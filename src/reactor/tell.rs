@@ -6,6 +6,7 @@ use super::{TOTALS_EVERY_MS, Worker};
 use crate::metrics::{self, Board, Counter};
 use crate::proxy::local::Totals;
 use crate::proxy::{self, Note};
+use crate::ring::Counters as RingCounters;
 
 /// How often it is written that clients cannot be accepted.
 const ACCEPT_TOLD_EVERY_MS: u64 = 10_000;
@@ -146,17 +147,8 @@ impl Worker {
             (Counter::PubsubPatterns, subscribed[1]),
             (Counter::PubsubShardChannels, subscribed[2]),
             (Counter::PubsubClients, subscribed[3]),
-            (Counter::Turns, self.turns),
-            (Counter::Enters, ring.enters),
-            (Counter::Completions, ring.completions),
-            (Counter::CompletionsStale, ring.stale),
-            (Counter::BuffersExhausted, ring.enobufs),
-            (Counter::ReceivesRearmed, ring.rearms),
-            (Counter::BusyPollHits, ring.spin_hits),
-            (Counter::QueueOverflows, ring.overflows),
-            (Counter::ShortSends, ring.short_sends),
         ];
-        for (counter, value) in values {
+        for (counter, value) in values.into_iter().chain(of_ring(&ring, self.turns)) {
             counters.set(counter, value);
         }
         if let Some(published) = self.board.get(usize::from(self.index)) {
@@ -184,6 +176,20 @@ impl Worker {
             }
         }
     }
+}
+
+fn of_ring(ring: &RingCounters, turns: u64) -> [(Counter, u64); 9] {
+    [
+        (Counter::Turns, turns),
+        (Counter::Enters, ring.enters),
+        (Counter::Completions, ring.completions),
+        (Counter::CompletionsStale, ring.stale),
+        (Counter::BuffersExhausted, ring.enobufs),
+        (Counter::ReceivesRearmed, ring.rearms),
+        (Counter::BusyPollHits, ring.spin_hits),
+        (Counter::QueueOverflows, ring.overflows),
+        (Counter::ShortSends, ring.short_sends),
+    ]
 }
 
 /// What INFO says of the whole process.

@@ -78,9 +78,8 @@ fn metrics_tell_of_commands_nodes_errors_and_times() {
         assert!(client.run("LPUSH m:1 x").is_error());
     }
     let after = wait_metric(rig.port, "ringway_crossslot_refusals_total", &[], 5.0);
-    let grown = |name: &str, labels: &[(&str, &str)]| {
-        after.sum(name, labels) - before.sum(name, labels)
-    };
+    let grown =
+        |name: &str, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
     assert_eq!(grown("ringway_commands_total", &[("command", "set"), ("class", "write")]), 3_000.0);
     assert_eq!(grown("ringway_commands_total", &[("class", "split_values")]), 1.0);
     assert_eq!(grown("ringway_crossslot_refusals_total", &[("command", "sinter")]), 5.0);
@@ -132,7 +131,8 @@ fn labels_stay_the_same_over_many_keys_and_clients() {
     let (mut before, mut after) = (before.label_values(), after.label_values());
     // Other tests send other commands meanwhile.
     for label in ["command", "class"] {
-        (before.remove(label), after.remove(label));
+        before.remove(label);
+        after.remove(label);
     }
     assert_eq!(before, after);
     let shown = ["/metrics", "/live", "/topology", "/top"].map(|path| get(rig.port, path).body);
@@ -195,9 +195,9 @@ fn thousand_half_open_scrapers_stall_nobody() {
         held.retain_mut(|stream| {
             stream.set_read_timeout(Some(millis(1))).unwrap();
             !matches!(stream.read(&mut [0; 64]), Ok(0))
-                && !stream.peek(&mut [0; 1]).is_err_and(|error| {
-                    error.kind() == std::io::ErrorKind::ConnectionReset
-                })
+                && !stream
+                    .peek(&mut [0; 1])
+                    .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
         });
         held.is_empty()
     });
@@ -297,7 +297,8 @@ fn second_process_takes_the_address_over_when_the_first_ends() {
 fn top_shows_the_state_once_where_there_is_no_terminal() {
     let rig = shared();
     let listen = format!("--admin-listen=127.0.0.1:{}", rig.port);
-    let run = |arg: &str| std::process::Command::new(program()).args(["top", arg]).output().unwrap();
+    let run =
+        |arg: &str| std::process::Command::new(program()).args(["top", arg]).output().unwrap();
     let output = run(&listen);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -361,4 +362,88 @@ fn keys_are_not_told_without_the_option_or_to_others() {
     let said = nobody.client().run("PROXY BIGKEYS").text();
     let refused = "-NOPERM User default has no permissions to run the 'proxy|bigkeys' command";
     assert_eq!(said, refused);
+}
+
+#[test]
+fn slow_requests_are_told_with_the_share_of_their_node() {
+    let args = ["--admin-user=default", "--slowlog-log-slower-than=20000"];
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start_with(&cluster, &Settings::args(&args));
+    let mut client = proxy.client();
+    let script = "local function now() local t = redis.call('TIME') return t[1] * 1000 + \
+                  math.floor(t[2] / 1000) end local from = now() while now() - from < 60 do end \
+                  return 1";
+    assert_eq!(client.call(&["EVAL", script, "1", "slow:k"]).text(), "1");
+    let rows = client.run("PROXY SLOWLOG 1").items();
+    let row = rows[0].items();
+    assert_eq!(row.len(), 8, "{row:?}");
+    let (whole, at_node, node) = (row[2].integer(), row[6].integer(), row[7].string());
+    assert!((55_000..=whole).contains(&at_node), "{at_node} of {whole}");
+    assert!(cluster.nodes.iter().any(|of| of.address() == node), "{node}");
+    let plain = client.run("SLOWLOG GET 1").items();
+    assert_eq!(plain[0].items().len(), 6, "clients expect six");
+    assert!(client.run("PROXY SLOWLOG x").is_error());
+}
+
+/// What redis_exporter reads of INFO ALL (its exporter/exporter.go, exporter/info.go).
+#[test]
+fn info_reads_as_an_exporter_reads_it() {
+    let rig = shared();
+    let mut client = rig.proxy.client();
+    client.run("SET exp:1 v");
+    client.run("LPUSH exp:1 v");
+    let text = client.run("INFO ALL").string();
+    let mut section = "";
+    let mut seen = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if let Some(title) = line.strip_prefix("# ") {
+            section = title;
+            continue;
+        }
+        let (key, value) = line.split_once(':').unwrap_or_else(|| panic!("no field: {line}"));
+        assert!(!seen.contains(&key), "{key} twice");
+        seen.push(key);
+        let numbers = |value: &str| {
+            value.split(',').all(|part| {
+                part.split_once('=').is_some_and(|(_, number)| number.parse::<f64>().is_ok())
+            })
+        };
+        match section {
+            "Commandstats" => {
+                assert!(key.starts_with("cmdstat_") && value.starts_with("calls="), "{line}");
+                assert!(value.split(',').count() >= 5 && numbers(value), "{line}");
+            }
+            "Errorstats" => assert!(key.starts_with("errorstat_") && numbers(value), "{line}"),
+            "Keyspace" => assert!(key.starts_with("db") && value.starts_with("keys="), "{line}"),
+            "Latencystats" => assert!(numbers(value), "{line}"),
+            _ => (),
+        }
+    }
+    for key in [
+        "uptime_in_seconds",
+        "connected_clients",
+        "blocked_clients",
+        "used_memory",
+        "used_memory_rss",
+        "used_memory_peak",
+        "maxmemory",
+        "mem_fragmentation_ratio",
+        "total_connections_received",
+        "total_commands_processed",
+        "instantaneous_ops_per_sec",
+        "total_net_input_bytes",
+        "total_net_output_bytes",
+        "rejected_connections",
+        "used_cpu_sys",
+        "used_cpu_user",
+        "pubsub_channels",
+        "connected_slaves",
+        "master_repl_offset",
+        "total_error_replies",
+    ] {
+        let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        let value = line.unwrap_or_else(|| panic!("no {key}"));
+        assert!(value.trim().parse::<f64>().is_ok(), "{key}:{value}");
+    }
+    assert!(text.contains("cmdstat_set:") && text.contains("errorstat_WRONGTYPE:"), "{text}");
 }

@@ -120,7 +120,8 @@ impl Reader {
         };
         let value = rest.strip_prefix(' ').expect("a blank before the value");
         let value: f64 = value.parse().unwrap_or_else(|_| panic!("no number in {line}"));
-        let kind = self.scrape.families.get(&self.family).unwrap_or_else(|| panic!("no TYPE: {line}"));
+        let kind =
+            self.scrape.families.get(&self.family).unwrap_or_else(|| panic!("no TYPE: {line}"));
         if kind == "histogram" {
             let part = name.strip_prefix(&*self.family).expect("a part of the family");
             assert!(matches!(part, "_bucket" | "_sum" | "_count"), "{line}");

@@ -131,6 +131,9 @@ static TEXTS: &[(&str, &[&str])] = &[
             "    The largest values seen: key, bytes, command, how often.",
             "PING",
             "    Ask every primary; PONG if all answer.",
+            "SLOWLOG [<count>]",
+            "    As SLOWLOG GET, with the microseconds that the node took, and its address.",
+            "    For `admin_user` only.",
         ],
     ),
     (
