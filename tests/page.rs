@@ -9,8 +9,9 @@
 #[path = "support/mod.rs"]
 mod support;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use support::cluster::{Cluster, Flavour};
@@ -28,18 +29,33 @@ fn chromium() -> Option<PathBuf> {
     found
 }
 
-/// Runs until the page has asked a few times; its clock runs ahead of ours.
-fn browse(chromium: &Path, port: u16, folder: &Folder, more: &[String]) -> Output {
+/// Runs until the page has asked a few times; its clock runs ahead of ours. Returns what it printed.
+///
+/// Into files: helpers of the browser keep pipes open for a while after its end.
+fn browse(chromium: &Path, port: u16, folder: &Folder, more: &[String]) -> String {
     let profile = format!("--user-data-dir={}", folder.file("profile").display());
+    let (printed, said) = (folder.file("printed"), folder.file("said"));
+    let file = |path: &Path| File::create(path).expect("a file");
     let mut command = Command::new("timeout");
     command.arg("60").arg(chromium).args(["--headless=new", "--no-sandbox", "--disable-gpu"]);
     command.args(["--hide-scrollbars", "--enable-logging=stderr", "--virtual-time-budget=5000"]);
-    command.arg(profile).args(more).arg(format!("http://127.0.0.1:{port}/")).stdin(Stdio::null());
-    let output = command.output().expect("chromium starts");
-    let said = String::from_utf8_lossy(&output.stderr);
+    command.arg(profile).args(more).arg(format!("http://127.0.0.1:{port}/"));
+    command.stdin(Stdio::null()).stdout(file(&printed)).stderr(file(&said));
+    let status = command.status().expect("chromium starts");
+    let said = std::fs::read(&said).unwrap_or_default();
+    let said = String::from_utf8_lossy(&said);
+    assert!(status.success(), "{said}");
     let complaints: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(complaints.is_empty(), "the page complains: {complaints:#?}");
-    output
+    String::from_utf8_lossy(&std::fs::read(&printed).unwrap_or_default()).into_owned()
+}
+
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]
@@ -61,8 +77,9 @@ fn live_page_shows_the_cluster_at_a_desk_and_on_a_phone() {
                 std::thread::sleep(millis(2));
             }
         });
+        // Also when `look` panics: the scope waits for its threads.
+        let _stop = OnDrop(&stop);
         look(&chromium, port, &cluster);
-        stop.store(true, Relaxed);
     });
 }
 
@@ -71,18 +88,19 @@ fn look(chromium: &Path, port: u16, cluster: &Cluster) {
         get(port, "/live").body.contains("\"kind\":\"CROSSSLOT\"")
     });
     let folder = Folder::new("page");
-    let output = browse(chromium, port, &folder, &["--dump-dom".to_owned()]);
-    let page = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut page = String::new();
+    // On a host that is overloaded a reactor may indeed not have turned for a second.
+    wait_until(seconds(60), "a page that says ready", || {
+        page = browse(chromium, port, &folder, &["--dump-dom".to_owned()]);
+        page.contains("pill good")
+    });
     for node in &cluster.nodes {
         assert!(page.contains(&node.address()), "{page}");
     }
-    for text in
-        ["\"pill good\"", ">ready<", "all 16,384 slots", "requests a second", "SINTER", "CROSSSLOT"]
-    {
+    for text in [">ready<", "all 16,384 slots", "requests a second", "SINTER", "CROSSSLOT"] {
         assert!(page.contains(text), "no {text} in {page}");
     }
-    assert!(!page.contains("No answer since"), "{page}");
+    assert!(page.contains("<body class=\"\">") || page.contains("<body>"), "it is lost: {page}");
     // A chart with a line in it.
     assert!(page.matches("<path d=\"M").count() >= 2, "{page}");
     let cache = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/.cache");
