@@ -56,8 +56,8 @@ const _: () = assert!(UNANSWERED_MAX as u64 + limits::REQUEST_TOTAL_MAX < i32::M
 #[derive(Debug)]
 struct Chunk {
     end: u32,
-    /// When its send was over.
-    sent_ms: u64,
+    /// When it was given to the kernel.
+    handed_ms: u64,
     bytes: Vec<u8>,
 }
 
@@ -87,6 +87,8 @@ pub struct Backend {
     pub streamed: u64,
     written: u32,
     handed: u32,
+    /// When the last piece was given to the kernel.
+    handed_ms: u64,
     answered: u32,
     pub scanner: ReplyScanner,
     pub output: Output,
@@ -136,6 +138,7 @@ impl Backend {
             streamed: 0,
             written: 0,
             handed: 0,
+            handed_ms: 0,
             answered: 0,
             scanner: ReplyScanner::default(),
             output: Output::default(),
@@ -264,7 +267,8 @@ impl Backend {
 
     /// Takes the next piece to send.
     #[inline]
-    pub fn take_piece(&mut self, pool: &mut Pool) -> Vec<u8> {
+    pub fn take_piece(&mut self, pool: &mut Pool, now_ms: u64) -> Vec<u8> {
+        self.handed_ms = now_ms;
         let piece = self.output.take(pool);
         self.handed = self.handed.wrapping_add(piece.len() as u32);
         piece
@@ -272,9 +276,9 @@ impl Backend {
 
     /// The piece taken last has been sent: kept until `retire` finds that all of it is answered.
     #[inline]
-    pub fn keep_sent(&mut self, bytes: Vec<u8>, now_ms: u64) {
+    pub fn keep_sent(&mut self, bytes: Vec<u8>) {
         self.output.sent();
-        self.sent.push_back(Chunk { end: self.handed, sent_ms: now_ms, bytes });
+        self.sent.push_back(Chunk { end: self.handed, handed_ms: self.handed_ms, bytes });
     }
 
     /// Fenced: something is in flight, so only its owner may add to it.
@@ -296,9 +300,10 @@ impl Backend {
         chunk.bytes.get(offset..offset + len as usize).map(<[u8]>::to_vec)
     }
 
-    /// When a request's bytes had left; `None`: not yet.
-    pub fn sent_ms(&self, start: u32) -> Option<u64> {
-        self.chunk_of(start).map(|(chunk, _)| chunk.sent_ms)
+    /// When a request's bytes were given to the kernel; `None`: not yet.
+    pub fn handed_ms(&self, start: u32) -> Option<u64> {
+        let being_sent = || (!self.is_unwritten(start)).then_some(self.handed_ms);
+        self.chunk_of(start).map(|(chunk, _)| chunk.handed_ms).or_else(being_sent)
     }
 
     fn chunk_of(&self, start: u32) -> Option<(&Chunk, usize)> {
@@ -370,12 +375,14 @@ mod tests {
             |requests: &Requests, request: u32| (requests[request].start, requests[request].len);
         let (start, len) = place(&requests, second);
         assert!(backend.is_unwritten(start));
+        assert_eq!(backend.handed_ms(start), None);
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));
         let mut pool = Pool::new(64, 1024, 4);
-        let piece = backend.take_piece(&mut pool);
+        let piece = backend.take_piece(&mut pool, 7);
         assert_eq!(backend.bytes_of(start, len), None, "the kernel has them");
-        backend.keep_sent(piece, 7);
-        assert_eq!(backend.sent_ms(start), Some(7));
+        assert_eq!(backend.handed_ms(start), Some(7));
+        backend.keep_sent(piece);
+        assert_eq!(backend.handed_ms(start), Some(7));
         backend.retire(&mut pool);
         assert!(!backend.is_unwritten(start));
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));

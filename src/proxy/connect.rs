@@ -182,7 +182,7 @@ impl Proxy {
         {
             return;
         }
-        let bytes = backend.take_piece(&mut self.backend_pool);
+        let bytes = backend.take_piece(&mut self.backend_pool, self.now.ms);
         self.urgent |= backend.output.has_to_send() || !backend.awaiting.is_empty();
         let socket = backend.socket;
         self.tally.sends_to_nodes += 1;
@@ -204,7 +204,7 @@ impl Proxy {
             // The handshake may hold a password: not kept for reuse.
             drop(buffer);
         } else {
-            backend.keep_sent(buffer, self.now.ms);
+            backend.keep_sent(buffer);
             let open = backend.fence_open;
             if open != NONE && self.requests.own(open).is_empty() {
                 self.keep_bytes_of_refused(b, open);

@@ -213,8 +213,8 @@ impl Proxy {
         let command = COMMANDS.get(usize::from(entry.command));
         let backend = self.backends.get(entry.backend as usize);
         let backend = backend.filter(|_| entry.state == State::InFlight);
-        let sent_ms = backend.and_then(|backend| backend.sent_ms(entry.start));
-        let node_ms = sent_ms.map_or(0, |sent_ms| self.now.ms.saturating_sub(sent_ms));
+        let handed_ms = backend.and_then(|backend| backend.handed_ms(entry.start));
+        let node_ms = handed_ms.map_or(0, |at| self.now.ms.saturating_sub(at));
         let session = &self.clients[self.requests[r].client].session;
         let slow = Slow {
             id: 0,
