@@ -22,6 +22,8 @@ mod prometheus;
 mod ready;
 mod serve;
 mod show;
+#[cfg(test)]
+mod tests_live;
 mod top;
 
 use std::io;

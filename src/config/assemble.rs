@@ -97,6 +97,11 @@ impl Assembly<'_> {
             let text = "give either reactors or cpus: cpus already says how many";
             self.complain(source_of(&given, "cpus"), "cpus", None, text.to_string());
         }
+        if let Some(address) = process.admin_listen.0.filter(|address| !address.ip().is_loopback())
+        {
+            let text = "whoever reaches it may read it, without a password";
+            self.warnings.push(format!("admin_listen = {address}: {text}"));
+        }
         process
     }
 

@@ -293,3 +293,25 @@ fn help_version_and_check_are_understood() {
     let all = [&["check"], &PLAIN[..]].concat();
     assert!(matches!(verb(&all), Ok(Invocation::Check(config)) if config.pools.len() == 1));
 }
+
+#[test]
+fn admin_address_may_be_off_and_an_open_one_is_warned_of() {
+    let admin = |text: &str| {
+        let flag = format!("--admin-listen={text}");
+        let arguments = ["--listen=127.0.0.1:1", "--node=a:1", &flag].map(std::ffi::OsString::from);
+        match load(arguments, [], &|_| unreachable!()) {
+            Ok(Invocation::Run(config)) => {
+                Ok((config.process.admin_listen.0, config.warnings.len()))
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(problems) => Err(problems.to_string()),
+        }
+    };
+    assert_eq!(admin("off"), Ok((None, 0)));
+    assert_eq!(admin(""), Ok((None, 0)));
+    assert_eq!(admin("[::1]:9121"), Ok((Some("[::1]:9121".parse().unwrap()), 0)));
+    assert_eq!(admin("0.0.0.0:80"), Ok((Some("0.0.0.0:80".parse().unwrap()), 1)));
+    for wrong in ["9121", "127.0.0.1", "127.0.0.1:0", "localhost:9121"] {
+        assert!(admin(wrong).unwrap_err().contains("wants IP:PORT, or off"), "{wrong}");
+    }
+}
