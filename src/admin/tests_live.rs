@@ -189,10 +189,16 @@ fn node_that_is_slower_than_the_others_is_named() {
 
 #[test]
 fn text_for_a_terminal_keeps_its_bounds() {
-    let live = live(|last| last.pools[0].waiting = 7);
+    let live = live(|last| {
+        last.pools[0].waiting = 7;
+        let mut map = topology();
+        map.nodes[0].endpoint.host = "evil\u{1b}[2J".into();
+        last.pools[0].topology = Some(Arc::new(map));
+    });
     let screen = top::Screen { columns: 70, rows: 20, color: false };
     let text = top::text(&live, &screen);
     assert!(text.lines().count() <= 19 && text.lines().all(|line| line.chars().count() <= 70));
+    assert!(text.contains("evil[2J:7000") && !text.contains('\u{1b}'), "{text}");
     assert!(text.contains("AAAA") && text.contains("\nA n:7002"), "{text}");
     let wide = top::text(&live, &top::Screen { columns: 9_999, rows: 0, color: true });
     assert!(wide.lines().count() <= 8);

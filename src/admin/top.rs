@@ -55,7 +55,9 @@ impl Page {
         let mut line = String::new();
         let mut room = self.columns;
         for (style, part) in parts {
-            let part: String = part.chars().take(room).collect();
+            // Names come from nodes: none of them is to steer the terminal.
+            let shown = part.chars().filter(|letter| !letter.is_control());
+            let part: String = shown.take(room).collect();
             room -= part.chars().count();
             // Writing to a String cannot fail.
             let _ = match *style {

@@ -127,6 +127,9 @@ impl Proxy {
             return;
         }
         if fenced {
+            if is_error {
+                self.count_node_error(b);
+            }
             return self.handle_fenced_reply(b, r);
         }
         let reply = self.requests.take_reply(r);
