@@ -17,13 +17,16 @@ import json
 import os
 import platform
 import shlex
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "measure"))
+
+import cluster
+import host
+from spec import Wrong
 
 NODES = [7300, 7301, 7302]
 OURS = 7399
@@ -55,14 +58,14 @@ def main():
     proxies = [parse_peer(peer) for peer in given.peer]
     ours = f"{given.ringway} --listen 127.0.0.1:{OURS} --node 127.0.0.1:{NODES[0]} --reactors 1 {given.arguments}"
     proxies.append(("ringway", OURS, ours))
-    folder = tempfile.mkdtemp(prefix="ringway-compare-")
-    started = []
+    started = cluster.Running()
     try:
-        nodes = start_cluster(folder, started)
-        running = [(name, port, start(["taskset", "-c", "0", *shlex.split(command)], started))
-                   for name, port, command in proxies]
-        for _, port, _ in running:
-            wait_for(port)
+        nodes = cluster.start_nodes(started, NODES, [1])
+        running = []
+        for name, port, command in proxies:
+            process = started.start(name, shlex.split(command), [0])
+            started.await_port(name, process, port)
+            running.append((name, port, [process.pid]))
         time.sleep(1)
         run_load(running[0][1], "-c 20 -P 16 -r 100000 -d 64 -t set", 300_000)
         print(f"{platform.processor() or platform.machine()}, Linux {platform.release()}, {os.cpu_count()} CPUs")
@@ -70,11 +73,10 @@ def main():
         if given.json:
             with open(given.json, "w") as out:
                 json.dump(medians, out, indent=1)
+    except Wrong as wrong:
+        sys.exit(f"compare.py: {wrong}")
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        started.end()
 
 
 def parse_peer(text):
@@ -83,53 +85,14 @@ def parse_peer(text):
     return name, int(port), command
 
 
-def start_cluster(folder, started):
-    nodes = []
-    for port in NODES:
-        os.mkdir(f"{folder}/{port}")
-        nodes.append(start(
-            ["taskset", "-c", "1", "redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "",
-             "--appendonly", "no", "--dir", f"{folder}/{port}", "--cluster-enabled", "yes"], started))
-    for port in NODES:
-        wait_for(port)
-    addresses = [f"127.0.0.1:{port}" for port in NODES]
-    subprocess.run(["redis-cli", "--cluster", "create", *addresses, "--cluster-yes"], check=True,
-                   stdout=subprocess.DEVNULL)
-    for _ in range(100):
-        states = [subprocess.run(["redis-cli", "-p", str(port), "cluster", "info"], capture_output=True, text=True)
-                  for port in NODES]
-        if all("cluster_state:ok" in state.stdout for state in states):
-            return nodes
-        time.sleep(0.1)
-    sys.exit("the cluster did not come up within 10 seconds")
-
-
-def start(command, started):
-    try:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError as error:
-        sys.exit(f"cannot run {command}: {error}")
-    started.append(process)
-    return process
-
-
-def wait_for(port):
-    for _ in range(200):
-        try:
-            return socket.create_connection(("127.0.0.1", port), 0.3).close()
-        except OSError:
-            time.sleep(0.05)
-    sys.exit(f"nobody listens on 127.0.0.1:{port}")
-
-
 def compare(workload, running, nodes, rounds):
     arguments, count, times = WORKLOADS[workload]
     rows = {name: [] for name, _, _ in running}
     for _ in range(rounds):
-        for name, port, process in running:
-            before = cpu_ns([process]), cpu_ns(nodes), ring_calls(port)
+        for name, port, proxy in running:
+            before = host.cpu_ns(proxy), host.cpu_ns(nodes), ring_calls(port)
             load = run_load(port, arguments, count)
-            after = cpu_ns([process]), cpu_ns(nodes), ring_calls(port)
+            after = host.cpu_ns(proxy), host.cpu_ns(nodes), ring_calls(port)
             used = [(late - early) / (count * times) for early, late in zip(before, after)]
             rows[name].append([*used, load[0], load[3], load[5]])
     print(f"== {workload}")
@@ -163,21 +126,7 @@ def run_load(port, arguments, count):
 
 def ring_calls(port):
     """Calls of io_uring_enter since the proxy's start, as Ringway tells them; 0 where nobody does."""
-    told = subprocess.run(["redis-cli", "-p", str(port), "info", "ringway"], capture_output=True, text=True).stdout
-    return next((int(line.split(":")[1]) for line in told.splitlines() if line.startswith("ring_enters:")), 0)
-
-
-def cpu_ns(processes):
-    total = 0
-    for process in processes:
-        folder = f"/proc/{process.pid}/task"
-        for thread in os.listdir(folder):
-            try:
-                with open(f"{folder}/{thread}/schedstat") as file:
-                    total += int(file.read().split()[0])
-            except OSError:
-                continue
-    return total
+    return host.ring_enters("127.0.0.1", port) or 0
 
 
 main()

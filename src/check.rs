@@ -1,13 +1,17 @@
 //! `ringway check`: reads what a host offers, says what is wanted, why, and how to change it.
 //!
-//! Not here: changing anything, trying the ring out (`ring`), asking the cluster.
+//! `settings` judges what `tuning/settings.tsv` names. Not here: changing anything
+//! (`tuning/apply.sh`), trying the ring out (`ring`), asking the cluster.
 
 use std::fmt::{self, Write as _};
 use std::fs;
-use std::path::Path;
 
 use crate::config::{Config, Process};
 use crate::ring::{self, RingSettings};
+
+mod settings;
+
+use settings::settings;
 
 /// What a fact means for us.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -46,8 +50,8 @@ pub fn check(config: &Config) -> Vec<Fact> {
     let mut facts = ring_facts(&config.process, reactor_count(&config.process, &status));
     facts.push(descriptors(config, &read("/proc/self/limits")));
     facts.extend(reactors(config, &status));
-    facts.extend(SYSCTLS.iter().filter_map(|sysctl| sysctl.judge(&read(&sysctl.path()))));
-    facts.extend(host_facts());
+    facts.extend(settings().iter().filter_map(|setting| setting.judge(&read(&setting.path()))));
+    facts.extend(hyperthreads());
     facts
 }
 
@@ -116,11 +120,48 @@ fn descriptors(config: &Config, limits: &str) -> Fact {
         value: hard.to_string(),
         wanted: format!("{wanted} or more"),
         why: format!(
-            "each client and each node connection takes one; maxclients is {} for each pool",
-            config.process.maxclients
+            "each client and each node connection takes one; maxclients is {} for each pool{}",
+            config.process.maxclients,
+            match hard.parse().ok().and_then(|hard| room_within(hard, config)) {
+                Some(room) => format!(", and will be lowered to {}", room.clients),
+                None => String::new(),
+            },
         ),
         how: "LimitNOFILE= (systemd), --ulimit nofile= (docker), or a lower maxclients".to_string(),
     }
+}
+
+/// Descriptors that clients leave alone where there are few: at most so many, at least so many, a
+/// quarter of the limit in between. For nodes, listeners, rings, the log.
+const RESERVE_MAX: u64 = 1024;
+const RESERVE_MIN: u64 = 32;
+
+/// What a limit on descriptors leaves room for.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Clients of one pool.
+    pub clients: u32,
+    /// Private backends of one node and reactor.
+    pub private: u32,
+}
+
+/// Where the limit is too low for what the configuration asks for: what it leaves room for, as
+/// redis-server lowers its `maxclients`. Clients must never have the descriptors with which lost
+/// nodes are connected again.
+pub fn room_within(limit: u64, config: &Config) -> Option<Room> {
+    if limit >= descriptors_wanted(config) {
+        return None;
+    }
+    let pools = config.pools.len().max(1) as u64;
+    let reserve = (limit / 4).clamp(RESERVE_MIN, RESERVE_MAX);
+    let clients = limit.saturating_sub(reserve) / pools;
+    // A blocked client has two: its own, and one at the node. A few nodes, one reactor or two.
+    let private = (reserve / 16 / pools).max(1);
+    let asked = u64::from(config.process.maxclients);
+    Some(Room {
+        clients: u32::try_from(clients.clamp(1, asked)).unwrap_or(u32::MAX),
+        private: u32::try_from(private).unwrap_or(u32::MAX),
+    })
 }
 
 /// Clients of every pool, two protocols and some private connections to each node and reactor, and
@@ -177,163 +218,22 @@ fn cpu_list(text: &str) -> Vec<usize> {
     cpus
 }
 
-/// How a sysctl's value is judged. All of them only ever warn.
-enum Want {
-    AtLeast(u64),
-    Is(u64),
-    /// One of these words.
-    Word(&'static [&'static str]),
-    /// The third number: for `tcp_rmem` and its like.
-    LastAtLeast(u64),
-}
-
-/// One row.
-struct Sysctl {
-    name: &'static str,
-    want: Want,
-    why: &'static str,
-}
-
-const SYSCTLS: [Sysctl; 11] = [
-    Sysctl {
-        name: "net.core.somaxconn",
-        want: Want::AtLeast(4096),
-        why: "caps the queue of new clients; when it is full, a wave of reconnects is dropped",
-    },
-    Sysctl {
-        name: "net.ipv4.tcp_max_syn_backlog",
-        want: Want::AtLeast(2048),
-        why: "caps half-open connections in a wave of reconnects",
-    },
-    Sysctl {
-        name: "net.ipv4.tcp_syncookies",
-        want: Want::Is(1),
-        why: "the fallback when the queue of half-open connections is full",
-    },
-    Sysctl {
-        name: "net.ipv4.tcp_slow_start_after_idle",
-        want: Want::Is(0),
-        why: "with 1, a connection starts slowly after each pause: large replies take more rounds",
-    },
-    Sysctl {
-        name: "net.ipv4.tcp_rmem",
-        want: Want::LastAtLeast(4 << 20),
-        why: "bounds what the kernel's own tuning may give a connection for receiving",
-    },
-    Sysctl {
-        name: "net.ipv4.tcp_wmem",
-        want: Want::LastAtLeast(4 << 20),
-        why: "bounds what the kernel's own tuning may give a connection for sending",
-    },
-    Sysctl {
-        name: "net.core.netdev_max_backlog",
-        want: Want::AtLeast(1000),
-        why: "packets that wait for a CPU; drops show in /proc/net/softnet_stat, column 2",
-    },
-    Sysctl {
-        name: "net.ipv4.tcp_migrate_req",
-        want: Want::Is(1),
-        why: "with 0, clients that wait at a reactor's socket are reset when it closes (drain)",
-    },
-    Sysctl {
-        name: "net.core.busy_read",
-        want: Want::Is(0),
-        why: "spinning for every socket of the host burns CPU; use busy_poll_us instead",
-    },
-    Sysctl {
-        name: "net.ipv4.tcp_congestion_control",
-        want: Want::Word(&["cubic", "dctcp", "bbr", "reno"]),
-        why: "cubic or dctcp in a data centre; pacing does nothing for small messages",
-    },
-    Sysctl {
-        name: "fs.file-max",
-        want: Want::AtLeast(65_536),
-        why: "descriptors of the whole host",
-    },
-];
-
-impl Sysctl {
-    fn path(&self) -> String {
-        format!("/proc/sys/{}", self.name.replace('.', "/"))
-    }
-
-    /// None: this kernel does not have it.
-    fn judge(&self, text: &str) -> Option<Fact> {
-        let value = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        let number = |text: &str| text.parse::<u64>().ok();
-        let last = value.rsplit(' ').next().unwrap_or_default();
-        let (good, wanted, set) = match &self.want {
-            Want::AtLeast(least) => {
-                (number(&value)? >= *least, format!("{least} or more"), least.to_string())
-            }
-            Want::Is(exact) => (number(&value)? == *exact, exact.to_string(), exact.to_string()),
-            Want::LastAtLeast(least) => {
-                let set = format!("'{} {least}'", value.rsplit_once(' ')?.0);
-                (number(last)? >= *least, format!("last number {least} or more"), set)
-            }
-            Want::Word(words) => {
-                (words.contains(&value.as_str()), words.join(" or "), words.first()?.to_string())
-            }
-        };
-        Some(Fact {
-            verdict: if good { Verdict::Ok } else { Verdict::Warn },
-            name: self.name.to_string(),
-            value,
-            wanted,
-            why: self.why.to_string(),
-            how: format!("sysctl -w {}={set}", self.name),
-        })
-    }
-}
-
-/// Settings under /sys. Absent ones (virtual machines hide many) are left out.
-fn host_facts() -> Vec<Fact> {
-    let mut facts = Vec::new();
-    let huge = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    if let Some(chosen) = huge.split(['[', ']']).nth(1) {
-        facts.push(host_fact(
-            "transparent huge pages",
-            chosen,
-            chosen != "always",
-            "madvise",
-            "with always, memory grows in 2 MiB steps and is compacted while we wait",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
-        ));
-    }
-    let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
-    if !governor.trim().is_empty() {
-        facts.push(host_fact(
-            "CPU governor",
-            governor.trim(),
-            governor.trim() == "performance",
-            "performance",
-            "others let the clock fall between bursts: each wake-up is slower (costs power)",
-            "cpupower frequency-set -g performance",
-        ));
-    }
-    if Path::new("/sys/devices/system/cpu/smt/active").exists() {
-        let active = read("/sys/devices/system/cpu/smt/active").trim() == "1";
-        facts.push(Fact {
-            verdict: Verdict::Ok,
-            name: "hyperthreads".to_string(),
-            value: if active { "on: one reactor per core first" } else { "off" }.to_string(),
-            wanted: String::new(),
-            why: String::new(),
-            how: String::new(),
-        });
-    }
-    facts
-}
-
-fn host_fact(name: &str, value: &str, good: bool, wanted: &str, why: &str, how: &str) -> Fact {
-    Fact {
-        verdict: if good { Verdict::Ok } else { Verdict::Warn },
-        name: name.to_string(),
+/// Whether two CPUs share a core: told, not judged.
+fn hyperthreads() -> Option<Fact> {
+    let active = read("/sys/devices/system/cpu/smt/active");
+    let value = match active.trim() {
+        "" => return None,
+        "1" => "on: one reactor per core first",
+        _ => "off",
+    };
+    Some(Fact {
+        verdict: Verdict::Ok,
+        name: "hyperthreads".to_string(),
         value: value.to_string(),
-        wanted: wanted.to_string(),
-        why: why.to_string(),
-        how: how.to_string(),
-    }
+        wanted: String::new(),
+        why: String::new(),
+        how: String::new(),
+    })
 }
 
 /// A file under /proc or /sys; empty if it is not there.
@@ -344,30 +244,6 @@ fn read(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[track_caller]
-    fn check(want: Want, text: &str, expected: Option<Verdict>) -> Option<Fact> {
-        let fact = Sysctl { name: "net.core.x", want, why: "because" }.judge(text);
-        assert_eq!(fact.as_ref().map(|fact| fact.verdict), expected, "{text:?}");
-        fact
-    }
-
-    #[test]
-    fn sysctl_below_its_value_says_how_to_change_it() {
-        let fact = check(Want::AtLeast(4096), "128\n", Some(Verdict::Warn)).unwrap();
-        assert_eq!(fact.how, "sysctl -w net.core.x=4096");
-        let fact = check(Want::LastAtLeast(4096), "1\t2\t3\n", Some(Verdict::Warn)).unwrap();
-        assert_eq!(fact.how, "sysctl -w net.core.x='1 2 4096'");
-    }
-
-    #[test]
-    fn sysctl_that_fits_or_is_absent_is_no_remark() {
-        check(Want::AtLeast(4096), "4096\n", Some(Verdict::Ok));
-        check(Want::Is(0), "0\n", Some(Verdict::Ok));
-        check(Want::Word(&["cubic"]), "cubic\n", Some(Verdict::Ok));
-        check(Want::LastAtLeast(3), "1 2 3\n", Some(Verdict::Ok));
-        check(Want::AtLeast(1), "", None);
-    }
 
     fn with_maxclients(maxclients: u32) -> Config {
         let process = crate::config::Process { maxclients, ..Default::default() };
@@ -382,8 +258,30 @@ mod tests {
     }
 
     #[test]
+    fn few_descriptors_are_shared_between_clients_and_nodes() {
+        let room = |limit, maxclients| room_within(limit, &with_maxclients(maxclients));
+        assert_eq!(room(11_024, 10_000), None, "there is room for all");
+        assert_eq!(room(64, 10_000), Some(Room { clients: 32, private: 2 }));
+        assert_eq!(room(1_024, 10_000), Some(Room { clients: 768, private: 16 }));
+        assert_eq!(room(4_096, 10_000), Some(Room { clients: 3_072, private: 64 }));
+        assert_eq!(room(10_000, 10_000), Some(Room { clients: 8_976, private: 64 }));
+        assert_eq!(room(1_000, 10), Some(Room { clients: 10, private: 15 }));
+        assert_eq!(room(3, 10), Some(Room { clients: 1, private: 2 }), "one can always try");
+        let mut two = with_maxclients(10_000);
+        two.pools = vec![Default::default(), Default::default()];
+        assert_eq!(room_within(1_024, &two), Some(Room { clients: 384, private: 8 }));
+    }
+
+    #[test]
     fn report_ends_with_the_verdict() {
-        let bad = host_fact("x", "1", false, "2", "because", "do");
+        let bad = Fact {
+            verdict: Verdict::Warn,
+            name: "x".into(),
+            value: "1".into(),
+            wanted: "2".into(),
+            why: "because".into(),
+            how: "do".into(),
+        };
         let (text, ready) = report(std::slice::from_ref(&bad));
         assert!(ready && text.contains("wanted  2") && text.contains("how     do"), "{text}");
         let (text, ready) = report(&[Fact { verdict: Verdict::Fail, ..bad }]);

@@ -27,9 +27,13 @@ pub mod topology;
 
 pub mod reactor;
 
+pub mod watchdog;
+
+pub mod ready;
+
 pub mod admin;
 
-pub mod watchdog;
+pub mod notify;
 
 pub mod serve;
 

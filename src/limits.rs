@@ -10,6 +10,11 @@ pub const REQUEST_ARGUMENTS_MAX: u32 = 1024 * 1024;
 /// Bytes of one bulk string, at most (redis-server: `proto-max-bulk-len` 512 MB).
 pub const REQUEST_BULK_MAX: u64 = 512 * 1024 * 1024;
 
+/// Bytes that a node may have read beyond the request that it takes up (redis-server reads 16 KiB
+/// at a time, and a large word as a whole): what is so near its `client-query-buffer-limit` is not
+/// sent.
+pub const NODE_READ_AHEAD: u64 = 64 * 1024;
+
 /// Bytes of one inline line or length header, at most (redis-server: `PROTO_INLINE_MAX_SIZE`).
 pub const REQUEST_INLINE_MAX: u32 = 64 * 1024;
 
@@ -38,6 +43,12 @@ pub const HOST_BYTES_MAX: usize = 255;
 
 /// Nodes of one cluster, at most. The cluster bus is made for about 1,000.
 pub const NODES_MAX: usize = 4096;
+
+// --- config -----------------------------------------------------------------------------------
+
+/// Bytes of a configuration file, or of a file with a password, at most; and pools in it.
+pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+pub const POOLS_MAX: usize = 256;
 
 // --- command ----------------------------------------------------------------------------------
 
@@ -75,6 +86,11 @@ pub const UNCONFIRMED_MAX: usize = 64;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
+/// Requests that nodes which refuse may be sent again, beyond a tenth of those that come; and the
+/// milliseconds after which one always may.
+pub const REPEATS_MAX: u64 = 256;
+pub const REPEATS_ALWAYS_MS: u64 = 40;
+
 /// Milliseconds for which a subscription that its node has lost is set up anew; then its clients
 /// are closed, so that they know.
 pub const DEAF_MS_MAX: u64 = 10_000;
@@ -102,12 +118,22 @@ pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 /// Slow requests that the admin endpoint shows, at most: the slowest of as many seconds.
 pub const SLOW_SHOWN_MAX: usize = 12;
 
-/// Databases that a client is told of (CONFIG GET databases); only the first can be selected.
+/// Addresses that cluster clients are told (`announce`).
+pub const ANNOUNCED_MAX: usize = 1_000;
+
+/// For how many databases it is remembered whether the nodes have them.
+pub const DATABASES_KNOWN_MAX: usize = 1_024;
+
+/// Databases that a client is told of (CONFIG GET databases), as a server's default; whether they
+/// can be selected is up to the nodes.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 
 /// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.
 /// Ours: redis-server takes any length, but an idle client must stay small.
 pub const CLIENT_DETAIL_MAX: usize = 512;
+
+/// Percent of `memory_limit` from which on new clients are refused.
+pub const MEMORY_REFUSE_PERCENT: u64 = 90;
 
 // --- log --------------------------------------------------------------------------------------
 

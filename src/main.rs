@@ -4,11 +4,15 @@
 //!
 //! Exit codes: 0 done, 1 failed while starting or running (or host not ready), 2 wrong usage.
 
+use std::io::{self, Read};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use ringway::config::{self, Config, Invocation, LogLevel};
+use ringway::limits::CONFIG_BYTES_MAX;
 use ringway::log::{self, Level, Log};
+use ringway::notify::Notifier;
 use ringway::ring::signals::{Signal, Signals};
 use ringway::serve::Threads;
 use ringway::{check, ring, top, watchdog};
@@ -29,14 +33,13 @@ static ALLOCATOR: ring::Counted = ring::Counted;
 
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
-    let invocation =
-        config::load(arguments, std::env::vars_os(), &|path| std::fs::read_to_string(path));
+    let invocation = config::load(arguments, std::env::vars_os(), &read_file);
     match invocation {
         Ok(Invocation::Help) => print(&config::help()),
         Ok(Invocation::Version) => print(&format!("ringway {}\n", env!("CARGO_PKG_VERSION"))),
         Ok(Invocation::Check(config)) => {
             for warning in &config.warnings {
-                eprintln!("ringway: {warning}");
+                say(warning);
             }
             let (report, ready) = check::report(&check::check(&config));
             print(&report);
@@ -51,10 +54,20 @@ fn main() -> ExitCode {
         },
         Ok(Invocation::Run(config)) => run(config),
         Err(problems) => {
-            eprintln!("ringway: {problems}");
+            say(&problems.to_string());
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// Reads no more than a configuration may have: the file may be one that never ends.
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(config::too_long());
+    }
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
 }
 
 /// To stdout; whoever closed it (`| head`) does not want the rest.
@@ -65,7 +78,7 @@ fn print(text: &str) -> ExitCode {
 }
 
 /// Serves until a signal ends it.
-fn run(config: Config) -> ExitCode {
+fn run(mut config: Config) -> ExitCode {
     ring::return_freed_memory();
     // Before any thread, so that all inherit the mask.
     let signals = match Signals::block() {
@@ -79,17 +92,13 @@ fn run(config: Config) -> ExitCode {
     for warning in &config.warnings {
         log.warn(unix_us(), "configuration", &[("warning", warning)]);
     }
-    match ring::raise_descriptor_limit() {
-        Ok((_, limit)) if limit < check::descriptors_wanted(&config) => {
-            let wanted = check::descriptors_wanted(&config);
-            let text = "the limit on open files is too low for maxclients";
-            log.warn(unix_us(), text, &[("limit", &limit), ("wanted", &wanted)]);
-        }
-        Ok(_) => (),
-        Err(error) => log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]),
-    }
+    fit_descriptors(&mut config, &mut log);
     let code = match Threads::start(&config, &log, unix_us()) {
-        Ok(mut threads) => wait(&signals, &mut threads, &mut log),
+        Ok(mut threads) => {
+            let manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
+            manager.ready();
+            wait(&signals, &mut threads, &mut log, &manager)
+        }
         Err(text) => fail(&text),
     };
     drop(log);
@@ -97,8 +106,28 @@ fn run(config: Config) -> ExitCode {
     code
 }
 
+/// Raises the limit of descriptors, and lowers what would not fit into it.
+fn fit_descriptors(config: &mut Config, log: &mut Log) {
+    let limit = match ring::raise_descriptor_limit() {
+        Ok((_, limit)) => limit,
+        Err(error) => {
+            return log.warn(unix_us(), "descriptor limit not raised", &[("error", &error)]);
+        }
+    };
+    let Some(room) = check::room_within(limit, config) else { return };
+    let wanted = check::descriptors_wanted(config);
+    let asked = config.process.maxclients;
+    config.process.maxclients = room.clients.min(asked);
+    for pool in &mut config.pools {
+        pool.private_backends_max = pool.private_backends_max.min(room.private);
+    }
+    let text = "the limit on open files is too low, maxclients is lowered";
+    let now = ("maxclients", &config.process.maxclients as _);
+    log.warn(unix_us(), text, &[("limit", &limit), ("wanted", &wanted), ("asked", &asked), now]);
+}
+
 /// The main thread's only work: signals, and a look at whether the threads still live.
-fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
+fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log, manager: &Notifier) -> ExitCode {
     let mut draining = false;
     let mut drain_us = 0;
     let mut patience = Duration::MAX;
@@ -117,6 +146,7 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
             }
             Ok(Some(Signal::Terminate | Signal::Interrupt)) => {
                 log.info(unix_us(), "draining", &[]);
+                manager.stopping();
                 patience = threads.drain();
                 draining = true;
                 drain_us = unix_us();
@@ -137,6 +167,7 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
                 if looks % LOOKS_PER_SECOND == 0 {
                     log.handle_time(unix_us());
                     threads.publish_process();
+                    manager.alive();
                 }
             }
             Err(error) => return fail(&format!("cannot wait for signals: {error}")),
@@ -146,8 +177,14 @@ fn wait(signals: &Signals, threads: &mut Threads, log: &mut Log) -> ExitCode {
 
 /// For what ends the start: said plainly, also where nobody collects logs.
 fn fail(text: &str) -> ExitCode {
-    eprintln!("ringway: {text}");
+    say(text);
     ExitCode::from(FAILED)
+}
+
+/// To stderr; where that is closed or full there is nobody to tell, and `eprintln` would panic.
+fn say(text: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "ringway: {text}");
 }
 
 fn level(level: LogLevel) -> Level {

@@ -10,7 +10,10 @@ mod times;
 
 use std::array;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 use hdrhistogram::Histogram;
 
@@ -88,6 +91,7 @@ counters! {
     PubsubShardChannels "pubsub_shard_channels" Gauge "The same for shard channels.";
     SendsToClients "sends_to_clients" Counter "Sends to clients.";
     SendsToNodes "sends_to_nodes" Counter "Sends to nodes.";
+    SlotsMissing "slots_missing" Gauge "Slots that nobody serves, as each reactor sees it.";
     Turns "turns" Counter "Turns of the reactor.";
     Enters "enters" Counter "Calls of io_uring_enter.";
     Completions "completions" Counter "Completions handled.";
@@ -97,6 +101,7 @@ counters! {
     BusyPollHits "busy_poll_hits" Counter "Turns in which looking before sleeping paid.";
     QueueOverflows "queue_overflows" Counter "Times that the completion queue was too small.";
     ShortSends "short_sends" Counter "Sends that did not go out at once.";
+    SubmissionsFull "submissions_full" Counter "Times that the submission queue was full before the turn's end.";
     MemoryRss "memory_rss_bytes" Gauge "Resident memory of the process.";
     MemoryHeld "memory_held_bytes" Gauge "Memory that the process has allocated.";
     MemoryLimit "memory_limit_bytes" Gauge "What it may allocate; 0: no limit.";
@@ -177,9 +182,20 @@ pub struct Published {
     /// One count per bucket of `bounds`.
     latency: Box<[AtomicU64]>,
     bounds: Arc<[u64]>,
+    subscribed: AtomicBool,
 }
 
 impl Published {
+    /// Whether any of its clients is subscribed. Shown before the node is asked, so before the
+    /// client is told: whoever publishes after that sees it.
+    pub fn is_subscribed(&self) -> bool {
+        self.subscribed.load(Acquire)
+    }
+
+    pub fn show_subscribed(&self, subscribed: bool) {
+        self.subscribed.store(subscribed, Release);
+    }
+
     /// As last shown.
     pub fn value(&self, counter: Counter) -> u64 {
         self.values[counter as usize].load(Relaxed)
@@ -198,6 +214,7 @@ pub fn board(reactors: usize) -> Board {
             values: array::from_fn(|_| AtomicU64::new(0)),
             latency: zeros(),
             bounds: bounds.clone(),
+            subscribed: AtomicBool::new(false),
         })
         .collect()
 }

@@ -8,7 +8,7 @@ mod pace;
 mod peers;
 mod tell;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -148,6 +148,8 @@ struct Worker {
     /// All reactors, by index; empty until all have started.
     peers: Arc<[Peer]>,
     board: Board,
+    /// As shown there.
+    subscribed: bool,
     counters: Counters,
     busy_poll: Option<BusyPoll>,
     memory_limit: u64,
@@ -166,6 +168,8 @@ struct Worker {
     /// Before this time nothing more is written of clients that cannot be accepted, and how often
     /// that happened meanwhile.
     accept_told: (u64, u64),
+    /// The same of clients that were refused.
+    refusals_told: (u64, u64),
     drain_until_ms: Option<u64>,
     turns: u64,
     pace: Pace,
@@ -222,6 +226,7 @@ impl Worker {
             inbox: channels.inbox,
             peers: Vec::new().into(),
             board,
+            subscribed: false,
             counters: Counters::default(),
             busy_poll,
             memory_limit: settings.memory_limit,
@@ -234,6 +239,7 @@ impl Worker {
             totals_ms: 0,
             paused: Vec::new(),
             accept_told: (0, 0),
+            refusals_told: (0, 0),
             drain_until_ms: None,
             turns: 0,
             pace: Pace::new(settings.gather),
@@ -253,7 +259,12 @@ impl Worker {
             let clients = self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum();
             self.ring.set_gather(self.pace.gather(clients));
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
-                eprintln!("ringway: reactor {}: the ring is broken: {error}", self.index);
+                let mut stderr = std::io::stderr();
+                let _ = writeln!(
+                    stderr,
+                    "ringway: reactor {}: the ring is broken: {error}",
+                    self.index
+                );
                 std::process::exit(1);
             }
             self.read_clock();
@@ -271,6 +282,7 @@ impl Worker {
             self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
             self.publish();
         }
+        self.look_for_subscriptions();
         let mut woken = false;
         let mut events = 0;
         while let Some(event) = self.ring.next_event() {
@@ -349,9 +361,7 @@ impl Worker {
             }
             None => {
                 let (line, why) = proxy.refusal();
-                let pool = &self.names[usize::from(pool)];
-                let fields = [("pool", pool as _), ("client", &peer as _), ("why", &why as _)];
-                self.log.warn(self.now.unix_us, "client refused", &fields);
+                self.tell_refused(pool, &peer, why);
                 self.own(id, Owner::Refused);
                 self.ring.send(id, line);
                 self.ring.close_after_send(id);
@@ -382,6 +392,7 @@ impl Worker {
     fn flush(&mut self, pool: usize) {
         let mut actions = std::mem::take(&mut self.actions);
         self.proxies[pool].flush(&mut actions);
+        self.show_subscriptions();
         for action in actions.drain(..) {
             self.act(pool, action);
         }
@@ -434,6 +445,9 @@ impl Worker {
             Update::Learned { pool, learned } => {
                 self.with(pool, |proxy| proxy.handle_learned(learned));
             }
+            Update::Bounds { pool, bounds } => self.with(pool, |proxy| {
+                proxy.handle_request_bounds(bounds.bulk_max, bounds.query_max);
+            }),
             Update::Script { from, .. } if from == self.index => (),
             Update::Script { pool, body, .. } => self.with(pool, |proxy| match &body {
                 Some(body) => proxy.handle_script(body),
@@ -498,7 +512,7 @@ impl Worker {
         let mut next = self.now.ms + SLEEP_MAX_MS;
         for proxy in &mut self.proxies {
             urgent |= proxy.take_urgent();
-            next = next.min(proxy.next_deadline());
+            next = next.min(proxy.plan());
         }
         if let Some(until) = self.drain_until_ms {
             next = next.min(until);

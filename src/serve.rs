@@ -11,7 +11,7 @@ use std::time::Duration;
 use core_affinity::CoreId;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-use crate::admin::{self, Admin, AdminSettings, cpu_us_of};
+use crate::admin::{self, AdminSettings, cpu_us_of};
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process};
 use crate::limits::PEER_MESSAGES_MAX;
@@ -19,6 +19,7 @@ use crate::log::Log;
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
 use crate::reactor::{self, Channels, Message, Peer, Reactor};
+use crate::ready::{self, Facts, Readiness};
 use crate::ring::{self, ConnectOptions, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
 use crate::watchdog::{Verdict, Watch};
@@ -35,7 +36,6 @@ pub struct Threads {
     /// For each reactor.
     watches: Vec<(Watch, u32)>,
     topology: Option<JoinHandle<()>>,
-    admin: Option<Admin>,
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
     drain_timeout: Duration,
@@ -44,6 +44,10 @@ pub struct Threads {
     trim_pause: u32,
     /// What the main thread counts: the process as a whole.
     process: Counters,
+    draining: bool,
+    /// Whether clients should be sent here, as of the last look, and as last written.
+    readiness: ready::Shown,
+    readiness_told: Readiness,
 }
 
 impl Threads {
@@ -64,13 +68,15 @@ impl Threads {
             reactors: Vec::new(),
             watches: Vec::new(),
             topology: None,
-            admin: None,
             updates: Vec::new(),
             reports: reports.clone(),
             drain_timeout: Duration::from_millis(process.drain_timeout_ms),
             board: board.clone(),
             trim_pause: 0,
             process: Counters::default(),
+            draining: false,
+            readiness: ready::Shown::default(),
+            readiness_told: Readiness::NotReady(ready::Reason::Starting),
         };
         threads.process.set(Counter::MemoryLimit, memory_limit);
         threads.publish_process();
@@ -113,16 +119,14 @@ impl Threads {
         let Some(listen) = config.process.admin_listen.0 else { return Ok(()) };
         let settings = AdminSettings {
             listen,
-            pools: config.pools.iter().map(|pool| pool.name.clone()).collect(),
             started_unix_s,
             peers,
             tids: self.watches.iter().map(|(_, tid)| *tid).collect(),
             board: self.board.clone(),
+            readiness: self.readiness.clone(),
         };
-        let admin = admin::start(settings, log)
-            .map_err(|error| format!("cannot start the admin threads: {error}"))?;
-        self.admin = Some(admin);
-        Ok(())
+        admin::start(settings, log)
+            .map_err(|error| format!("cannot start the admin threads: {error}"))
     }
 
     fn start_topology(
@@ -147,10 +151,9 @@ impl Threads {
     /// Stop accepting, answer what is in flight, close: within the drain time-out. Returns how long
     /// that may take; a thread that is still there then is stuck.
     pub fn drain(&mut self) -> Duration {
+        self.draining = true;
+        self.note_readiness();
         let deadline_ms = self.drain_timeout.as_millis() as u64;
-        if let Some(admin) = &self.admin {
-            admin.note_drain();
-        }
         for (updates, waker) in &self.updates {
             // A reactor that takes no update is not going to drain either; it ends by itself.
             let _ = updates.send_timeout(Update::Drain { deadline_ms }, Duration::from_secs(1));
@@ -185,9 +188,52 @@ impl Threads {
         }
     }
 
+    /// For threads that are asked whether all is well.
+    pub fn readiness(&self) -> ready::Shown {
+        self.readiness.clone()
+    }
+
+    fn note_readiness(&self) {
+        let ended = |thread: &JoinHandle<()>| thread.is_finished();
+        let late = self.watches.iter().zip(&self.reactors);
+        let late = late.filter(|((watch, _), thread)| watch.is_late() || ended(thread));
+        let missing = |shown: &metrics::Published| shown.value(Counter::SlotsMissing);
+        let limit = self.process.value(Counter::MemoryLimit);
+        self.readiness.set(ready::judge(&Facts {
+            started: self.topology.is_some(),
+            draining: self.draining,
+            reactors_late: late.count() as u64,
+            slots_missing: self.board.iter().map(missing).max().unwrap_or(0),
+            memory_percent: ring::held().saturating_mul(100).checked_div(limit).unwrap_or(0),
+        }));
+    }
+
+    /// Says when it has changed; not how much of the same is wrong.
+    fn tell_readiness(&mut self, log: &mut Log, unix_us: u64) {
+        let now = self.readiness.get();
+        let kind = |readiness: &Readiness| match readiness {
+            Readiness::Ready => None,
+            Readiness::NotReady(why) => Some(std::mem::discriminant(why)),
+        };
+        if kind(&now) != kind(&self.readiness_told) {
+            match now {
+                Readiness::Ready => log.info(unix_us, "ready", &[]),
+                Readiness::NotReady(why) => log.warn(unix_us, "not ready", &[("why", &why)]),
+            }
+            self.readiness_told = now;
+        }
+    }
+
     /// Whether all reactors turn; to be asked every `watchdog::LOOK_EVERY_MS`. If not, the process
     /// should end: what hangs would keep its share of the clients for ever.
     pub fn turn(&mut self, log: &mut Log, unix_us: u64) -> bool {
+        let well = self.watch(log, unix_us);
+        self.note_readiness();
+        self.tell_readiness(log, unix_us);
+        well
+    }
+
+    fn watch(&mut self, log: &mut Log, unix_us: u64) -> bool {
         let running = self.reactors.iter().map(|thread| !thread.is_finished());
         let seen = self.watches.iter_mut().zip(running).zip(self.board.iter());
         for (index, (((watch, tid), running), shown)) in seen.enumerate() {
@@ -200,6 +246,11 @@ impl Threads {
                     let how = if spins { "it spins" } else { "it hangs" };
                     let why = ("why", &how as _);
                     log.error(unix_us, "a reactor is stuck, stopping at once", &[reactor, why]);
+                    return false;
+                }
+                // Nothing of ours ends one but draining: it has panicked.
+                _ if !running && !self.draining => {
+                    log.error(unix_us, "a reactor has ended, stopping at once", &[reactor]);
                     return false;
                 }
                 _ => (),
@@ -295,6 +346,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         client_output_limit: pool.client_output_limit as usize,
         pubsub_output_limit: pool.pubsub_output_limit as usize,
         client_query_limit: pool.client_query_limit as usize,
+        client_bulk_limit: pool.client_bulk_limit,
         client_idle_ms: u64::from(pool.client_idle_timeout_s) * 1000,
         request_timeout_ms: pool.request_timeout_ms,
         connect_timeout_ms: pool.connect_timeout_ms,
@@ -311,6 +363,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         sample_keys: pool.sample_keys,
         fence_lanes: usize::from(pool.fence_lanes),
         private_backends_max: pool.private_backends_max as usize,
+        databases_max: pool.databases_max,
         ..crate::proxy::Settings::default()
     })
 }
@@ -377,7 +430,7 @@ impl Identities {
             admin_user: pool.admin_user.as_deref().map(Into::into),
             maxclients: process.maxclients,
             listen_port: pool.listen.first().map_or(0, SocketAddr::port),
-            announce: None,
+            announce: pool.announce.clone(),
             started_unix_s: self.started_unix_s,
             process_id: std::process::id(),
             reactors: self.reactors,
@@ -412,16 +465,27 @@ fn memory_of_host() -> u64 {
     kib_in(&memory, "MemTotal:")
 }
 
-/// The least `memory.max` of the process's control group and of those above it (cgroups(7), v2).
+/// The least memory limit of the process's control group and of those above it (cgroups(7)): of
+/// version 2, or of version 1, which says a number beyond all memory where there is no limit.
 fn memory_of_group() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let all = std::path::Path::new(path).ancestors();
-    let most = |group: &std::path::Path| {
-        let file = std::path::Path::new("/sys/fs/cgroup").join(group).join("memory.max");
-        std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
-    };
-    all.filter_map(most).min()
+    let found = groups.lines().filter_map(|line| {
+        let (_, named) = line.split_once(':')?;
+        let (controllers, path) = named.split_once(":/")?;
+        let (root, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let most = |group: &std::path::Path| {
+            let file = std::path::Path::new(root).join(group).join(file);
+            std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()
+        };
+        std::path::Path::new(path).ancestors().filter_map(most).min()
+    });
+    found.min()
 }
 
 /// Bytes of a line such as `VmRSS:     1234 kB`; 0 if it is not there.

@@ -8,8 +8,9 @@
 /// reactor's fault.
 pub const LOOK_EVERY_MS: u64 = 100;
 
-/// A reactor turns at least once in this time, also without work.
-const TOLD_MS: u64 = 1_000;
+/// A reactor turns and says so at least once in this time, also without work: it sleeps half a
+/// second at most, and shows its numbers a quarter of a second apart.
+const TOLD_MS: u64 = 900;
 /// CPU time, microseconds, without the end of a turn: it spins.
 const SPIN_US: u64 = 1_500_000;
 /// Time without CPU time: it waits for something that does not come. Longer, because a starved or
@@ -37,6 +38,11 @@ pub struct Watch {
 }
 
 impl Watch {
+    /// It has made no turn for too long. Not ready, whatever becomes of it.
+    pub fn is_late(&self) -> bool {
+        self.waited_ms >= TOLD_MS
+    }
+
     /// `turns`: as it last said. `cpu_us`: the thread's CPU time, asked for only when it is late.
     pub fn look(&mut self, turns: u64, cpu_us: impl FnOnce() -> Option<u64>) -> Verdict {
         if turns != self.turns {
@@ -92,8 +98,9 @@ mod tests {
     fn reactor_that_spins_is_seen_after_a_second_and_given_up_after_another_and_a_half() {
         let mut watch = watch();
         let spins = |look| Some(look * LOOK_EVERY_MS * 1_000);
-        assert_eq!(until_told(&mut watch, spins), (10, Verdict::Late));
-        let later = |look| Some((10 + look) * LOOK_EVERY_MS * 1_000);
+        assert_eq!(until_told(&mut watch, spins), (9, Verdict::Late));
+        assert!(watch.is_late());
+        let later = |look| Some((9 + look) * LOOK_EVERY_MS * 1_000);
         assert_eq!(until_told(&mut watch, later), (15, Verdict::Stuck { spins: true }));
     }
 
@@ -101,16 +108,17 @@ mod tests {
     fn reactor_without_cpu_time_is_given_up_after_ten_seconds() {
         for known in [Some(5), None] {
             let mut watch = watch();
-            assert_eq!(until_told(&mut watch, |_| known), (10, Verdict::Late));
-            assert_eq!(until_told(&mut watch, |_| known), (90, Verdict::Stuck { spins: false }));
+            assert_eq!(until_told(&mut watch, |_| known), (9, Verdict::Late));
+            assert_eq!(until_told(&mut watch, |_| known), (91, Verdict::Stuck { spins: false }));
         }
     }
 
     #[test]
     fn turn_after_a_pause_makes_all_well_again() {
         let mut watch = watch();
-        assert_eq!(until_told(&mut watch, |_| Some(0)), (10, Verdict::Late));
+        assert_eq!(until_told(&mut watch, |_| Some(0)), (9, Verdict::Late));
         assert_eq!(watch.look(8, || panic!("it is not late")), Verdict::Well);
+        assert!(!watch.is_late());
         let mut cpu_us = 0;
         let busy = |_| {
             cpu_us += 400_000;

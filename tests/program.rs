@@ -10,10 +10,11 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use support::client::Client;
 use support::cluster::{Cluster, Flavour};
+use support::group::Group;
 use support::ports::free_port;
 use support::process::{Folder, Process};
 use support::proxy::{Proxy, Settings, program};
@@ -378,18 +379,21 @@ fn flood_of_one_kind_is_cut_short_in_the_log() {
         .spawn()
         .unwrap();
     wait_until(seconds(10), "it to listen", || support::client::Client::try_connect(port).is_ok());
-    let pause = Duration::from_millis(1);
-    for _ in 0..200 {
+    // A million in a long run.
+    let errors = if std::env::var_os("RINGWAY_LONG").is_some() { 1_000_000 } else { 5_000 };
+    for _ in 0..errors {
         let mut client = support::client::Client::connect(port);
         client.send(b"*x\r\n");
-        std::thread::sleep(pause);
+        assert!(client.read().is_error());
     }
     assert_eq!(support::client::Client::connect(port).run("PING").text(), "PONG");
     child.kill().unwrap();
     child.wait().unwrap();
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.matches("not a request").count() < 60, "a flood is cut short:\n{said}");
+    let (lines, bound) = (said.lines().count(), if errors > 5_000 { 1_000 } else { 100 });
+    println!("{errors} protocol errors are {lines} lines");
+    assert!(lines < bound, "a flood is cut short:\n{said}");
 }
 
 // --- threads that hang ---------------------------------------------------------------------------------------------
@@ -414,6 +418,113 @@ fn reactor_that_hangs_ends_the_process_for_its_supervisor() {
     assert_eq!(status.code(), Some(1), "{}", proxy.log());
     assert!(proxy.log().contains("a reactor is stuck, stopping at once"), "{}", proxy.log());
     drop(holder);
+}
+
+/// A debug build takes PROXY FAIL from its admin.
+fn failing(reactors: &str, how: &str) -> Option<(Proxy, Client, Instant)> {
+    let admin = ["--admin-user", "default", "--reactors", reactors];
+    let proxy = Proxy::start_at(&["127.0.0.1:1"], &Settings::args(&admin));
+    let mut client = proxy.client();
+    if client.run("PROXY FAIL NOT").text().starts_with("-ERR unknown subcommand") {
+        eprintln!("SKIPPED: a build without debug assertions has no PROXY FAIL");
+        return None;
+    }
+    client.send(&support::client::request(&["PROXY", "FAIL", how]));
+    Some((proxy, client, Instant::now()))
+}
+
+#[test]
+fn reactor_that_spins_is_seen_within_a_second_and_ends_the_process() {
+    let Some((mut proxy, _client, since)) = failing("2", "SPIN") else { return };
+    wait_until(seconds(5), "it to be seen", || {
+        proxy.log().contains("made no turn") && proxy.log().contains("make no turns")
+    });
+    let seen = since.elapsed();
+    let status = proxy.process.wait(seconds(20)).expect("it ends by itself");
+    println!("a spinning reactor: seen after {seen:?}, ended after {:?}", since.elapsed());
+    assert_eq!(status.code(), Some(1), "{}", proxy.log());
+    for part in ["not ready why=\"1 reactor(s) make no turns\"", "is stuck", "it spins"] {
+        assert!(proxy.log().contains(part), "no {part:?} in {}", proxy.log());
+    }
+    // A second, and what a busy machine adds to it.
+    assert!(seen < millis(1_600), "seen after {seen:?}");
+}
+
+#[test]
+fn reactor_that_panics_ends_the_process_at_once() {
+    for reactors in ["1", "3"] {
+        let Some((mut proxy, _client, since)) = failing(reactors, "PANIC") else { return };
+        let status = proxy.process.wait(seconds(5)).expect("it ends by itself");
+        println!("one of {reactors} reactors panicked: ended after {:?}", since.elapsed());
+        assert!(!status.success(), "{}", proxy.log());
+        assert!(proxy.log().contains("asked to panic"), "{}", proxy.log());
+        assert!(since.elapsed() < seconds(2), "after {:?}", since.elapsed());
+    }
+    // What is installed does not even unwind: no thread goes on beside a dead one.
+    let manifest = include_str!("../Cargo.toml");
+    let release = manifest.split("[profile.release]").nth(1).expect("a release profile");
+    let release = release.split("\n[").next().unwrap_or_default();
+    assert!(release.contains("panic = \"abort\""), "{release}");
+}
+
+/// What INFO says of the limit that holds.
+fn memory_limit_told(proxy: &Proxy) -> u64 {
+    let text = proxy.client().run("INFO memory").string();
+    let line = text.lines().find_map(|line| line.strip_prefix("maxmemory:"));
+    line.and_then(|number| number.trim().parse().ok()).expect("a number")
+}
+
+#[test]
+fn memory_limit_is_three_quarters_of_the_host_or_of_the_control_group() {
+    let told_by = |proxy: &Proxy| {
+        // Shown once a second.
+        wait_until(seconds(5), "the limit to be shown", || memory_limit_told(proxy) > 0);
+        memory_limit_told(proxy)
+    };
+    let settings = Settings::default();
+    let set = Settings::args(&["--memory-limit", "100mb"]);
+    assert_eq!(told_by(&Proxy::start_at(&["127.0.0.1:1"], &set)), 100 << 20);
+    let memory = std::fs::read_to_string("/proc/meminfo").expect("Linux");
+    let total = memory.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("a line");
+    let host = total.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024;
+    let free = told_by(&Proxy::start_at(&["127.0.0.1:1"], &settings));
+    // This test may itself be in a group.
+    assert!(free <= host / 4 * 3 && free > 0, "{free} of {host}");
+    let Some(group) = Group::with_limit(400 << 20) else { return };
+    let proxy = group.inside(|| Proxy::start_at(&["127.0.0.1:1"], &settings));
+    assert_eq!(told_by(&proxy), (400 << 20) / 4 * 3);
+    drop(proxy);
+}
+
+/// A log that cannot be written stops nobody: a full disk, and a pipe whose reader is gone.
+#[test]
+fn log_that_cannot_be_written_stops_nobody() {
+    for full in [true, false] {
+        let port = free_port();
+        let mut command = command(&program());
+        command.args(["--listen", &format!("127.0.0.1:{port}"), "--node", "127.0.0.1:1"]);
+        command.args(["--reactors", "1", "--log-level", "debug"]);
+        let mut child = match full {
+            // Every write to it answers that there is no space left.
+            true => command.stderr(std::fs::File::create("/dev/full").expect("Linux")).spawn(),
+            false => command.stderr(Stdio::piped()).spawn(),
+        }
+        .expect("the program starts");
+        wait_until(seconds(10), "it to listen", || Client::try_connect(port).is_ok());
+        drop(child.stderr.take());
+        for _ in 0..300 {
+            let mut client = Client::connect(port);
+            client.send(b"*x\r\n");
+            assert!(client.read().text().starts_with("-ERR Protocol error"));
+        }
+        assert_eq!(Client::connect(port).run("PING").text(), "PONG");
+        assert!(child.try_wait().expect("its state").is_none(), "it runs on");
+        let pid = rustix::process::Pid::from_child(&child);
+        // `timeout` passes it on.
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
+        let status = child.wait().expect("its end");
+        assert_eq!(status.code(), Some(0), "it drains as ever (full: {full})");
+    }
 }
 
 #[test]

@@ -8,17 +8,20 @@
 #   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo page
+#   format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo page
 # 'page' (the live page in Chromium, pictures in tests/.cache/page-*.png) only with 'long', or by name.
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
-# RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (20; 600 with 'long'), and what it does
+# RINGWAY_FUZZ_EXECUTIONS   of each fuzz target (20,000,000 with 'long'; else so many as fit), RINGWAY_FUZZ_SEED (1)
+# RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (16; 600 with 'long'), and what it does;
+#                           until RINGWAY_CHAOS_COMMANDS are verified (1.5 million; ten times as many with 'long')
+# Single figures, each printed at the end: tests/figures.sh
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
 # to tests/.cache, which git ignores.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation chaos demo page"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo page"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -69,6 +72,8 @@ limit_of() {
     tcl) echo 600 ;;
     suites) echo 900 ;;
     simulation) echo 900 ;;
+    # Long: 20 million executions of twelve targets take three and a half hours of CPU.
+    fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 600 ;;
     chaos) echo 600 ;;
     demo) echo 600 ;;
     page) echo 300 ;;
@@ -80,10 +85,11 @@ part_format() { cargo fmt --check; }
 part_lint() { cargo clippy --locked --all-targets -- -D warnings; }
 
 part_unit() {
-    cargo test --locked --lib --bins --test tidy --test allocations --test ring_descriptors
+    cargo test --locked --lib --bins --example open_loop --bench micro --test tidy --test allocations \
+        --test ring_descriptors
 }
 
-part_program() { cargo test --locked --test program -- --test-threads 2; }
+part_program() { cargo test --locked --test program --test operations -- --test-threads 2; }
 
 part_conformance() { cargo test --locked --test conformance -- --test-threads 2; }
 
@@ -128,6 +134,29 @@ part_simulation() {
     fi
     # A profile of its own: as fast as a release build, with all assertions.
     cargo test --locked --profile simulation --test simulation
+}
+
+# Any bytes into the pure rooms, and the same bytes to redis-server and to the proxy. In a long run by cargo-fuzz where
+# a nightly toolchain has it, else by the seeded loop.
+part_fuzz() {
+    local run=(cargo test --locked --profile simulation --test fuzz -- --test-threads 2 --nocapture)
+    if [[ -z ${RINGWAY_LONG-} ]]; then
+        "${run[@]}"
+        return
+    fi
+    local executions=${RINGWAY_FUZZ_EXECUTIONS:-20000000} targets folder=tests/.cache/fuzz
+    if ! cargo +nightly fuzz --version 2>/dev/null; then
+        echo "no 'cargo +nightly fuzz' here (cargo install cargo-fuzz): the seeded loop instead"
+        RINGWAY_FUZZ_EXECUTIONS=$executions "${run[@]}"
+        return
+    fi
+    "${run[@]}" --skip target:: && RINGWAY_FUZZ_SEEDS_TO=$PWD/$folder "${run[@]}" target:: || return 1
+    targets=$(cargo +nightly fuzz list --fuzz-dir tests/fuzz/cargo-fuzz)
+    for target in $targets; do
+        echo "test fuzz::$target ..."
+        cargo +nightly fuzz run --fuzz-dir tests/fuzz/cargo-fuzz "$target" "$folder/$target" -- \
+            -runs="$executions" -max_len=20000 -rss_limit_mb=1024 -timeout=20 || return 1
+    done
 }
 
 # In memory where there is room: a node that waits for a slow disk is none of these faults.
@@ -183,7 +212,7 @@ install_all() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|chaos|demo|page ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|fuzz|chaos|demo|page ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)
@@ -200,6 +229,7 @@ install_all() {
     if [[ $wanted == *chaos* && $(id -u) == 0 ]]; then
         command -v ip >/dev/null || packages+=(iproute2)
         command -v nft >/dev/null || packages+=(nftables)
+        command -v faketime >/dev/null || packages+=(faketime)
     fi
     install_debian "${packages[@]}" || return 1
     if [[ $wanted =~ conformance|cases-valkey|clients|chaos ]]; then install_valkey || return 1; fi

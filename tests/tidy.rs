@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 20] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -29,20 +29,22 @@ const ROOMS: [(&str, &[&str]); 18] = [
             "topology",
         ],
     ),
-    // Of `reactor` the way to one and what it tells; of `proxy` what it tells.
-    ("admin", &["cluster", "command", "limits", "log", "metrics", "proxy", "reactor"]),
     ("watchdog", &[]),
+    ("ready", &["limits"]),
+    // Of `reactor` the way to one and what it tells; of `proxy` what it tells.
+    ("admin", &["cluster", "command", "limits", "log", "metrics", "proxy", "reactor", "ready"]),
+    ("notify", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
         &[
-            "admin", "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ring",
-            "topology", "watchdog",
+            "admin", "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ready",
+            "ring", "topology", "watchdog",
         ],
     ),
     ("check", &["config", "limits", "ring"]),
     ("top", &["ring"]),
-    ("main", &["check", "config", "log", "ring", "serve", "top", "watchdog"]),
+    ("main", &["check", "config", "limits", "log", "notify", "ring", "serve", "top", "watchdog"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.

@@ -5,7 +5,6 @@
 //!
 //! Not here: joining what they tell (`picture`), what is shown of it.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,9 +12,9 @@ use crossbeam_channel::bounded;
 
 use super::live::History;
 use super::picture::{Picture, Reactor, join};
-use super::ready::Readiness;
 use crate::metrics::{Board, Counter};
 use crate::reactor::{Message, Peer, ReactorFacts};
+use crate::ready::{Readiness, Reason, Shown};
 
 /// Between two looks at whether reactors turn, and looks between two questions.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -41,8 +40,7 @@ pub struct Sources {
 /// What the endpoint shows.
 pub struct Shared {
     state: Mutex<State>,
-    draining: AtomicBool,
-    pools: Vec<String>,
+    readiness: Shown,
 }
 
 #[derive(Default)]
@@ -53,12 +51,17 @@ struct State {
 }
 
 impl Shared {
-    pub fn new(pools: Vec<String>) -> Shared {
-        Shared { state: Mutex::default(), draining: AtomicBool::new(false), pools }
+    pub fn new(readiness: Shown) -> Shared {
+        Shared { state: Mutex::default(), readiness }
     }
 
-    pub fn note_drain(&self) {
-        self.draining.store(true, Relaxed);
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.get()
+    }
+
+    /// For each reactor whether it has turned within the last second.
+    pub fn turning(&self) -> Vec<bool> {
+        self.with(|state| state.turning.clone())
     }
 
     /// `None`: nothing is known yet.
@@ -69,20 +72,6 @@ impl Shared {
     /// Works on what was seen lately. Nobody who holds this waits for anything.
     pub fn with_history<T>(&self, work: impl FnOnce(&History) -> T) -> T {
         self.with(|state| work(&state.history))
-    }
-
-    pub fn readiness(&self) -> Readiness {
-        let (turning, latest) = self.with(|state| (state.turning.clone(), state.latest.clone()));
-        let covered = |(index, name): (usize, &String)| {
-            let pool = latest.as_ref().and_then(|picture| picture.pools.get(index));
-            (name.clone(), pool.map_or(0, |pool| pool.covered()))
-        };
-        Readiness {
-            draining: self.draining.load(Relaxed),
-            turning,
-            covered: self.pools.iter().enumerate().map(covered).collect(),
-            ladder_step: latest.as_ref().map_or(0, |picture| picture.ladder_step()),
-        }
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
@@ -181,7 +170,7 @@ impl Gatherer {
             at_ms: self.start.elapsed().as_millis() as u64,
             unix_s: unix.as_secs(),
             started_unix_s: self.sources.started_unix_s,
-            draining: self.shared.draining.load(Relaxed),
+            draining: self.shared.readiness() == Readiness::NotReady(Reason::Draining),
             reactors: reactors.collect(),
             process: process.unwrap_or_default(),
             pools: join(&told),

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use super::notes::{Note, notes};
 use super::picture::{Picture, Pool};
-use super::ready::Readiness;
 use crate::cluster::Role;
 use crate::command::COMMANDS;
 use crate::metrics::{Counter, Times};
 use crate::proxy::facts::{ERROR_KINDS, SlowFacts};
+use crate::ready::Readiness;
 
 /// Rates are those of so many seconds.
 const WINDOW_MS: u64 = 5_000;
@@ -42,7 +42,8 @@ pub struct History {
 pub struct Live {
     pub unix_s: u64,
     pub uptime_s: u64,
-    pub not_ready: Vec<String>,
+    /// Why not; `None`: it is ready.
+    pub not_ready: Option<String>,
     pub notes: Vec<Note>,
     pub ops: f64,
     pub errors_per_s: f64,
@@ -159,11 +160,14 @@ impl History {
     }
 
     /// `None`: nothing is known yet.
-    pub fn live(&self, readiness: &Readiness) -> Option<Live> {
+    pub fn live(&self, readiness: Readiness) -> Option<Live> {
         let now = self.pictures.back()?;
         let before = self.pictures.front()?;
         let mut live = live(before, now);
-        live.not_ready = readiness.reasons();
+        live.not_ready = match readiness {
+            Readiness::Ready => None,
+            Readiness::NotReady(why) => Some(why.to_string()),
+        };
         live.points = self.points.iter().copied().collect();
         live.notes = notes(&live);
         Some(live)
@@ -226,7 +230,7 @@ fn live(before: &Picture, now: &Picture) -> Live {
     Live {
         unix_s: now.unix_s,
         uptime_s: now.unix_s.saturating_sub(now.started_unix_s),
-        not_ready: Vec::new(),
+        not_ready: None,
         notes: Vec::new(),
         ops: rate(Counter::Commands),
         errors_per_s: rate(Counter::ErrorsReplied),

@@ -7,7 +7,7 @@
 //! ```text
 //! reactors ──Facts──► gather ──► picture ──► prometheus ─┐
 //!    ▲                  │            └─────► live ─ top ─┼─► serve ──► http
-//!    └─────Message──────┘                  ready ────────┘
+//!    └─────Message──────┘        (the verdict of `ready`) ┘
 //! ```
 //! Not here: what is counted (`proxy/facts`, `metrics`), who is told to start it (`serve` of the
 //! crate).
@@ -19,7 +19,6 @@ mod live;
 mod notes;
 mod picture;
 mod prometheus;
-mod ready;
 mod serve;
 mod show;
 #[cfg(test)]
@@ -33,6 +32,7 @@ use std::sync::Arc;
 use crate::log::Log;
 use crate::metrics::Board;
 use crate::reactor::Peer;
+use crate::ready::Shown;
 use gather::{Shared, Sources};
 
 pub use gather::cpu_us_of;
@@ -40,25 +40,20 @@ pub use gather::cpu_us_of;
 /// What the endpoint is told at its start.
 pub struct AdminSettings {
     pub listen: SocketAddr,
-    /// Names of the pools, by index.
-    pub pools: Vec<String>,
     pub started_unix_s: u64,
     pub peers: Vec<Peer>,
     /// The kernel's numbers of the reactors' threads.
     pub tids: Vec<u32>,
     pub board: Board,
+    /// Whether the process should be sent clients, as the main thread judges.
+    pub readiness: Shown,
 }
 
-/// The endpoint that runs. It ends with the process.
-pub struct Admin {
-    shared: Arc<Shared>,
-}
-
-/// Starts both threads. An address that cannot be had is waited for, and the log says so: it must
-/// not keep the process from serving, and belongs to the process before it until that one has
-/// ended.
-pub fn start(settings: AdminSettings, log: Log) -> io::Result<Admin> {
-    let shared = Arc::new(Shared::new(settings.pools));
+/// Starts both threads, which end with the process. An address that cannot be had is waited for,
+/// and the log says so: it must not keep the process from serving, and belongs to the process
+/// before it until that one has ended.
+pub fn start(settings: AdminSettings, log: Log) -> io::Result<()> {
+    let shared = Arc::new(Shared::new(settings.readiness));
     let sources = Sources {
         peers: settings.peers,
         tids: settings.tids,
@@ -68,13 +63,5 @@ pub fn start(settings: AdminSettings, log: Log) -> io::Result<Admin> {
     let gathered = shared.clone();
     let gatherer = std::thread::Builder::new().name("admin-gather".into());
     gatherer.spawn(move || gather::run(sources, gathered))?;
-    serve::start(settings.listen, shared.clone(), log)?;
-    Ok(Admin { shared })
-}
-
-impl Admin {
-    /// The process drains: `/readyz` says no from now on.
-    pub fn note_drain(&self) {
-        self.shared.note_drain();
-    }
+    serve::start(settings.listen, shared, log)
 }

@@ -42,7 +42,7 @@ const HOT: f64 = 0.2;
 pub fn notes(live: &Live) -> Vec<Note> {
     let mut out = Vec::new();
     let mut add = |grade, text: String| out.push(Note { grade, text });
-    for reason in &live.not_ready {
+    if let Some(reason) = &live.not_ready {
         add(Grade::Bad, format!("Not ready: {reason}."));
     }
     for reactor in live.reactors.iter().filter(|reactor| reactor.cpu >= BUSY) {

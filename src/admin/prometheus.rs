@@ -8,11 +8,11 @@
 use std::fmt::{Display, Write};
 
 use super::picture::{Picture, Pool};
-use super::ready::Readiness;
 use crate::cluster::Role;
 use crate::command::COMMANDS;
 use crate::metrics::{Counter, Kind, Times};
 use crate::proxy::facts::{ERROR_KINDS, NodeFacts};
+use crate::ready::Readiness;
 
 /// Upper ends of the buckets of all histograms, microseconds.
 const BUCKETS_US: [u64; 17] = [
@@ -69,6 +69,8 @@ const REACTOR_ROWS: &[Row] = &[
     (Counter::BusyPollHits, "ring_spin_hits", ""),
     (Counter::QueueOverflows, "ring_queue_overflows", ""),
     (Counter::ShortSends, "ring_short_sends", ""),
+    (Counter::SubmissionsFull, "ring_submissions_full", ""),
+    (Counter::SlotsMissing, "slots_missing", ""),
 ];
 
 /// What the process counts as a whole.
@@ -90,10 +92,10 @@ fn apart(family: &str) -> (&'static str, Option<&'static str>) {
 }
 
 /// The whole answer.
-pub fn text(picture: &Picture, readiness: &Readiness) -> String {
+pub fn text(picture: &Picture, readiness: Readiness, turning: &[bool]) -> String {
     let mut page = Page { out: String::with_capacity(64 * 1024) };
     process(&mut page, picture, readiness);
-    reactors(&mut page, picture, readiness);
+    reactors(&mut page, picture, turning);
     commands(&mut page, picture);
     times(&mut page, picture);
     pools(&mut page, picture);
@@ -150,7 +152,7 @@ fn seconds(us: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
-fn process(page: &mut Page, picture: &Picture, readiness: &Readiness) {
+fn process(page: &mut Page, picture: &Picture, readiness: Readiness) {
     page.family("ringway_build_info", "gauge", "The running version; always 1.");
     page.sample("ringway_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
     let started = ("process_start_time_seconds", "gauge");
@@ -164,18 +166,18 @@ fn process(page: &mut Page, picture: &Picture, readiness: &Readiness) {
     let help = "What is done because memory is short: 0 nothing, 1 spare buffers are given back, \
                 2 heavy clients are not read, 3 new clients are refused, 4 the heaviest are closed.";
     page.one(("ringway_memory_ladder_step", "gauge"), help, picture.ladder_step());
-    let ready = u8::from(readiness.reasons().is_empty());
+    let ready = u8::from(readiness == Readiness::Ready);
     page.one(("ringway_ready", "gauge"), "Whether /readyz says yes.", ready);
     let help = "Whether the process is draining.";
     page.one(("ringway_draining", "gauge"), help, u8::from(picture.draining));
 }
 
-fn reactors(page: &mut Page, picture: &Picture, readiness: &Readiness) {
+fn reactors(page: &mut Page, picture: &Picture, turning: &[bool]) {
     page.family("ringway_reactor_turning", "gauge", "Whether it has turned in the last second.");
     for reactor in &picture.reactors {
         let index = reactor.index.to_string();
-        let turning = readiness.turning.get(usize::from(reactor.index)).copied();
-        let turns = u8::from(turning.unwrap_or(false));
+        let turns = turning.get(usize::from(reactor.index)).copied().unwrap_or(false);
+        let turns = u8::from(turns);
         page.sample("ringway_reactor_turning", &[("reactor", &index)], turns);
     }
     let name = "ringway_reactor_cpu_seconds_total";

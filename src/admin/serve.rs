@@ -20,6 +20,7 @@ use super::gather::Shared;
 use super::http::{self, Request, Response, Status};
 use super::{prometheus, show, top};
 use crate::log::Log;
+use crate::ready::Readiness;
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 64;
@@ -149,14 +150,14 @@ fn answer(request: &Request, shared: &Shared, local: bool) -> Response {
         "/metrics" => shared.latest().map_or_else(starting, |picture| Response {
             status: Status::Ok,
             kind: "text/plain; version=0.0.4; charset=utf-8",
-            body: prometheus::text(&picture, &shared.readiness()),
+            body: prometheus::text(&picture, shared.readiness(), &shared.turning()),
         }),
         "/topology" => {
             shared.latest().map_or_else(starting, |picture| json(show::topology(&picture)))
         }
         "/live" | "/top" => {
             let readiness = shared.readiness();
-            match shared.with_history(|history| history.live(&readiness)) {
+            match shared.with_history(|history| history.live(readiness)) {
                 None => starting(),
                 Some(live) if request.path == "/live" => json(show::live(&live)),
                 Some(live) => {
@@ -179,11 +180,10 @@ fn starting() -> Response {
 }
 
 fn ready(shared: &Shared) -> Response {
-    let reasons = shared.readiness().reasons();
-    if reasons.is_empty() {
-        return Response::plain(Status::Ok, "ready\n");
-    }
-    Response::plain(Status::Unavailable, reasons.join("\n") + "\n")
+    let readiness = shared.readiness();
+    let ready = readiness == Readiness::Ready;
+    let status = if ready { Status::Ok } else { Status::Unavailable };
+    Response::plain(status, format!("{readiness}\n"))
 }
 
 #[allow(clippy::disallowed_methods, reason = "for the lines of this thread's log")]

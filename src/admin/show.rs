@@ -14,7 +14,7 @@ pub fn live(live: &Live) -> String {
     json.text("version", env!("CARGO_PKG_VERSION"));
     json.number("unix_s", live.unix_s);
     json.number("uptime_s", live.uptime_s);
-    json.boolean("ready", live.not_ready.is_empty());
+    json.boolean("ready", live.not_ready.is_none());
     json.open("notes", '[');
     for note in &live.notes {
         json.open("", '{');

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::live::{History, Live};
 use super::notes::Grade;
 use super::picture::{Picture, Pool, Reactor};
-use super::ready::Readiness;
 use super::{prometheus, show, top};
 use crate::cluster::{Endpoint, Node, Role, SLOTS, Topology, UNOWNED};
 use crate::metrics::{Counter, Times};
 use crate::proxy::Tally;
 use crate::proxy::facts::{Counts, NodeFacts};
 use crate::proxy::hot_keys::KeyCounts;
+use crate::ready::Readiness;
 
 fn address(index: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 7000 + index))
@@ -79,14 +79,6 @@ fn picture(at_ms: u64) -> Picture {
     }
 }
 
-fn ready() -> Readiness {
-    Readiness {
-        turning: vec![true],
-        covered: vec![("default".into(), SLOTS)],
-        ..Default::default()
-    }
-}
-
 /// What is shown of ten pictures a second apart, the last one spoilt.
 fn live(spoil: impl FnOnce(&mut Picture)) -> Live {
     let mut history = History::default();
@@ -96,7 +88,7 @@ fn live(spoil: impl FnOnce(&mut Picture)) -> Live {
     let mut last = picture(9_000);
     spoil(&mut last);
     history.add(Arc::new(last));
-    history.live(&ready()).unwrap()
+    history.live(Readiness::Ready).unwrap()
 }
 
 #[track_caller]
@@ -127,9 +119,9 @@ fn rates_are_those_of_the_last_seconds() {
 #[test]
 fn first_picture_alone_tells_states_and_no_rates() {
     let mut history = History::default();
-    assert!(history.live(&ready()).is_none());
+    assert!(history.live(Readiness::Ready).is_none());
     history.add(Arc::new(picture(1_000)));
-    let live = history.live(&ready()).unwrap();
+    let live = history.live(Readiness::Ready).unwrap();
     assert_eq!((live.ops, live.points.len()), (0.0, 0));
     assert_eq!(live.notes[0].text, "Nothing stands out.");
     let text = show::live(&live);
@@ -208,7 +200,7 @@ fn text_for_a_terminal_keeps_its_bounds() {
 fn metrics_of_a_picture_are_shown_with_their_labels() {
     let mut last = picture(9_000);
     last.pools[0].nodes[1].times.record(1_500);
-    let text = prometheus::text(&last, &ready());
+    let text = prometheus::text(&last, Readiness::Ready, &[true]);
     for line in [
         "ringway_requests_total{reactor=\"0\"} 9000\n",
         "ringway_node_slots{pool=\"default\",node=\"10.0.0.1:7001\",role=\"primary\"} 5461\n",

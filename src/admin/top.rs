@@ -78,7 +78,7 @@ impl Page {
 
 fn head(page: &mut Page, live: &Live) {
     let (style, state) =
-        if live.not_ready.is_empty() { (GREEN, "ready") } else { (RED, "not ready") };
+        if live.not_ready.is_none() { (GREEN, "ready") } else { (RED, "not ready") };
     page.line(&[
         (BOLD, "ringway ".to_string()),
         (0, format!("{}  up {}  ", env!("CARGO_PKG_VERSION"), span(live.uptime_s))),

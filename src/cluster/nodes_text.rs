@@ -2,7 +2,7 @@
 //!
 //! Not here: CLUSTER SLOTS and SHARDS (`read`), which know better how a node wants to be reached.
 
-use super::{Endpoint, SLOTS, Topology, UNOWNED};
+use super::{Endpoint, Role, SLOTS, Topology, UNOWNED};
 use crate::limits::NODES_MAX;
 use ahash::AHashMap;
 
@@ -91,6 +91,10 @@ impl Topology {
             if !believed {
                 self.owners.iter_mut().filter(|at| **at == owner).for_each(|at| *at = UNOWNED);
                 continue;
+            }
+            if !line.slots.is_empty() {
+                // Promoted since the map was told.
+                node.role = Role::Primary;
             }
             for &(first, last) in &line.slots {
                 self.give_slots(first, last, owner);

@@ -259,6 +259,20 @@ fn lines_give_epochs_and_correct_owners() {
 }
 
 #[test]
+fn replica_whose_line_claims_slots_is_a_primary_and_follows_nobody() {
+    let reply = value(
+        "[[slots [0 99] nodes [[id aa1 port 1 endpoint a role master health online] \
+           [id cc3 port 3 endpoint c role replica health online]]]]",
+    );
+    let mut topology = read_shards(&reply, &asked()).unwrap();
+    let promoted = "cc3 c:3@4 master - 0 0 9 connected 0-99";
+    topology.take_lines(&read_nodes_text(promoted.as_bytes()));
+    let owner = topology.owners[0];
+    assert_eq!(topology.owner(0).map(|node| (&*node.id, node.role)), Some(("cc3", Role::Primary)));
+    assert_eq!(topology.replicas_of(owner).count(), 0);
+}
+
+#[test]
 fn cluster_info_tells_state_and_epoch() {
     #[track_caller]
     fn check(text: &str, ok: bool, epoch: u64) {

@@ -145,7 +145,8 @@ impl Command {
     }
 
     /// The word that is the one and only key, where every form of the command has it there:
-    /// `Some(1)` for GET, SET, EXPIRE; `Some(2)` for OBJECT ENCODING.
+    /// `Some(1)` for GET, SET, EXPIRE; `Some(2)` for OBJECT ENCODING. Modules' old commands state
+    /// no arity: a legal request may lack the word.
     #[inline]
     pub const fn plain_first_key(&self) -> Option<u8> {
         match self.plain_key {

@@ -37,6 +37,7 @@ pub fn timeout_of(command: &Command, args: &Args) -> Option<Timeout> {
         "BLMOVE" => (5, true),
         "BLMPOP" | "BZMPOP" => (1, true),
         "XREAD" | "XREADGROUP" => (read_options(args).block?, false),
+        "WAITAOF" => (3, false),
         _ => return None,
     };
     let text = std::str::from_utf8(args.get(word)?).ok()?;

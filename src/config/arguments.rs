@@ -152,6 +152,8 @@ impl Reader {
     }
 
     fn complain(&mut self, what: &str, text: &str) {
+        // An empty word must be seen to be one.
+        let what = if what.is_empty() { "''" } else { what };
         self.out.problems.push(Problem {
             source: Source::Flag(what.to_string()),
             option: String::new(),

@@ -2,6 +2,7 @@
 //!
 //! Not here: taking the sources apart (`arguments`, `file`), single values (`value`).
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::arguments::{Arguments, Variables, Verb};
@@ -10,6 +11,7 @@ use super::options::{self, Pool, Process, Scope, User};
 use super::problem::{Problem, Problems, Source};
 use super::value::{Raw, Value, parse_endpoint};
 use super::{Config, Given, Invocation, ReadFile};
+use crate::limits::{ANNOUNCED_MAX, CONFIG_BYTES_MAX};
 use crate::secret::Secret;
 
 pub fn assemble(
@@ -68,9 +70,18 @@ struct Assembly<'a> {
 }
 
 impl Assembly<'_> {
+    /// A file is untrusted input too: an endless one must not be taken in.
+    fn read(&self, path: &Path) -> io::Result<String> {
+        let text = (self.read_file)(path)?;
+        if text.len() as u64 > CONFIG_BYTES_MAX {
+            return Err(super::too_long());
+        }
+        Ok(text)
+    }
+
     fn file(&mut self, path: Option<(&str, &Source)>) -> File {
         let Some((path, source)) = path else { return File::default() };
-        match (self.read_file)(Path::new(path)) {
+        match self.read(Path::new(path)) {
             Ok(text) => {
                 let mut file = file::read(path, &text);
                 self.partly_read |= !file.problems.is_empty() && file.pools.is_empty();
@@ -198,7 +209,7 @@ impl Assembly<'_> {
             _ => path.to_owned(),
         };
         let shown = path.display().to_string();
-        match (self.read_file)(&relative_to) {
+        match self.read(&relative_to) {
             Ok(text) => {
                 let line = text.lines().next().unwrap_or_default().to_string();
                 let secret = Secret::read(&Raw::Text(line), options::no_range());
@@ -225,6 +236,17 @@ impl Assembly<'_> {
                 pool.client_output_soft, pool.client_output_limit
             );
             self.complain(source_of(given, named), named, None, text);
+        }
+        let twice =
+            (1..pool.announce.len()).find(|&n| pool.announce[..n].contains(&pool.announce[n]));
+        if let Some(n) = twice {
+            let (source, value) = (source_of(given, "announce"), pool.announce[n].to_string());
+            let text = "is there twice: each address is one node to clients".to_string();
+            self.complain(source, "announce", Some(&value), text);
+        }
+        if pool.announce.len() > ANNOUNCED_MAX {
+            let text = format!("has more than {ANNOUNCED_MAX} addresses");
+            self.complain(source_of(given, "announce"), "announce", None, text);
         }
         // A file that could not be read has its own line.
         let password_given = has(given, "node_password") || has(given, "node_password_file");

@@ -11,6 +11,7 @@ use super::Given;
 use super::options::{Pool, Process, Row, Scope, find};
 use super::problem::{Problem, Source, nearest};
 use super::value::Raw;
+use crate::limits::POOLS_MAX;
 
 /// The file, taken apart.
 #[derive(Debug, Default)]
@@ -88,6 +89,9 @@ impl Reader<'_> {
         let Some(pools) = value.get_ref().as_array() else {
             return self.complain(source, "pool", "is a list: write [[pool]]".to_string());
         };
+        if pools.len() > POOLS_MAX {
+            return self.complain(source, "pool", format!("more than {POOLS_MAX} pools"));
+        }
         for pool in pools {
             let source = self.source(pool.span());
             match pool.get_ref().as_table() {

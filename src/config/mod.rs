@@ -53,6 +53,11 @@ pub enum Invocation {
 /// Reads a file for us. Paths are as they were written, or relative to the configuration file.
 pub type ReadFile<'a> = &'a dyn Fn(&Path) -> io::Result<String>;
 
+/// Of a file over `limits::CONFIG_BYTES_MAX`.
+pub fn too_long() -> io::Error {
+    io::Error::other("it is over 1 MiB")
+}
+
 /// From what the process was started with to what it is to do.
 ///
 /// `arguments` without the program's name. Errors: every mistake there is, in one `Problems`.
@@ -88,6 +93,8 @@ impl Given {
         Problem { source: self.source.clone(), option: self.name.to_string(), value, text }
     }
 }
+
+const _: () = assert!(crate::limits::CONFIG_BYTES_MAX == 1 << 20, "`too_long` says 1 MiB");
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use crate::cluster::Endpoint;
 use crate::limits::{
     RECEIVE_BUFFER_COUNT, RECEIVE_BUFFER_COUNT_MAX, RECEIVE_BUFFER_SIZE, REDIRECTS_MAX,
-    RING_SUBMISSIONS,
+    REQUEST_BULK_MAX, RING_SUBMISSIONS,
 };
 
 use super::value::{Admin, Cpus, LogLevel, Range, Raw, Value};
@@ -206,6 +206,11 @@ options! {
         Addresses nodes (node): Vec<Endpoint> = Vec::new(), Range::Any,
             "Some nodes of the cluster, to ask for the others. Names are resolved again when no node \
              answers, so a headless service's name will do.";
+        Addresses announce (announce): Vec<Endpoint> = Vec::new(), Range::Any,
+            "The addresses that cluster clients are told (CLUSTER SLOTS, SHARDS, NODES): those of \
+             all proxies of this cluster, in the same order at each, so that such clients spread \
+             over them. Each gets an equal share of the slots, and serves any. Empty: the one \
+             address that the client has reached.";
         Addresses announce_version (announce_version): String = "7.2.5".to_string(), Range::Version,
             "The server version told to clients (HELLO, INFO). Libraries choose commands by it: do \
              not promise more than the nodes have.";
@@ -274,6 +279,10 @@ options! {
             "Connections per node and reactor that single clients have for themselves while they \
              block (BLPOP, XREAD BLOCK, WAIT) or watch keys. At this number such a command answers \
              an error.";
+        Limits databases_max (databases_max): u8 = 16, Range::Number(1, 255),
+            "Databases that the clients of one reactor may be in at a time (SELECT, where the nodes \
+             have them). Each is one more connection per node and reactor, closed after a minute \
+             without use.";
         Limits client_requests_max (client_requests_max): u32 = 4096, Range::Number(1, 1_000_000),
             "Requests of one client under way; at this number it is not read until some are answered.";
         Limits client_output_soft (client_output_soft): u64 = MIB, Range::Bytes(16 * KIB, 16 * GIB),
@@ -285,6 +294,11 @@ options! {
             Range::Bytes(64 * KIB, 64 * GIB),
             "Bytes that one subscriber has not taken; a message beyond it closes the subscriber, as \
              redis-server's `client-output-buffer-limit pubsub`.";
+        Limits client_bulk_limit (client_bulk_limit): u64 = REQUEST_BULK_MAX,
+            Range::Bytes(64 * KIB, REQUEST_BULK_MAX),
+            "Bytes of one word of a request, as redis-server's `proto-max-bulk-len`: at most what the \
+             nodes take, as a larger one ends the connection that many clients share. Where the \
+             node user may CONFIG GET, less is learned from the nodes.";
         Limits client_query_limit (client_query_limit): u64 = GIB, Range::Bytes(64 * KIB, GIB),
             "Bytes of one client's unfinished request, as redis-server's `client-query-buffer-limit`.";
     }

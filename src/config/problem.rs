@@ -2,6 +2,7 @@
 //!
 //! Not here: finding the mistakes (`value` for single options, `assemble` for their relations).
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// Where a value was given.
@@ -42,18 +43,34 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (option, text) = (one_line(&self.option), one_line(&self.text));
         if self.source == Source::Nowhere {
-            return write!(f, "{}: {}", self.option, self.text);
+            return write!(f, "{option}: {text}");
         }
-        write!(f, "{}", self.source)?;
+        write!(f, "{}", one_line(&self.source.to_string()))?;
         let named_by_source = matches!(self.source, Source::Flag(_) | Source::Environment(_));
         match (&self.value, named_by_source || self.option.is_empty()) {
-            (Some(value), true) => write!(f, " {value:?}: {}", self.text),
-            (Some(value), false) => write!(f, ": {} = {value:?}: {}", self.option, self.text),
-            (None, true) => write!(f, ": {}", self.text),
-            (None, false) => write!(f, ": {}: {}", self.option, self.text),
+            (Some(value), true) => write!(f, " {value:?}: {text}"),
+            (Some(value), false) => write!(f, ": {option} = {value:?}: {text}"),
+            (None, true) => write!(f, ": {text}"),
+            (None, false) => write!(f, ": {option}: {text}"),
         }
     }
+}
+
+/// As it is, but for what would move the cursor of a terminal or begin a line: names of options are
+/// outside data too.
+fn one_line(text: &str) -> Cow<'_, str> {
+    match text.chars().any(char::is_control) {
+        false => Cow::Borrowed(text),
+        true => text.chars().flat_map(shown).collect::<String>().into(),
+    }
+}
+
+fn shown(c: char) -> impl Iterator<Item = char> {
+    let escaped = c.is_control().then(|| c.escape_default());
+    let plain = (!c.is_control()).then_some(c);
+    escaped.into_iter().flatten().chain(plain)
 }
 
 /// All mistakes of one configuration, in the order of their sources.

@@ -199,6 +199,8 @@ fn options_that_contradict_each_other_are_refused() {
         "--reactors=2",
         "--cpus=0,1",
         "--client-output-soft=1gb",
+        "--announce=a:1,b:1",
+        "--announce=a:1",
         "--node-user=u",
         "--password=x",
         "--password-file=secret",
@@ -211,6 +213,7 @@ fn options_that_contradict_each_other_are_refused() {
             "--cpus: give either reactors or cpus: cpus already says how many",
             "--password-file: give either password or password_file",
             "--client-output-soft: client_output_soft (1073741824) must not be above client_output_limit (268435456)",
+            "--announce \"a:1\": is there twice: each address is one node to clients",
             "--node-user: needs node_password or node_password_file",
         ],
     );
@@ -292,6 +295,35 @@ fn help_version_and_check_are_understood() {
     assert!(matches!(verb(&["check"]), Ok(Invocation::Check(config)) if config.pools.is_empty()));
     let all = [&["check"], &PLAIN[..]].concat();
     assert!(matches!(verb(&all), Ok(Invocation::Check(config)) if config.pools.len() == 1));
+}
+
+#[test]
+fn a_file_that_is_too_long_is_refused_before_it_is_read() {
+    let pool = "[[pool]]\nlisten = \"127.0.0.1:1\"\nnodes = \"a:1\"\n";
+    let most = crate::limits::CONFIG_BYTES_MAX as usize;
+    let longest = format!("{pool}#{}", " ".repeat(most - pool.len() - 1));
+    taken(&["--config=x"], &[], &[("x", &longest)]);
+    let expected = ["--config \"ringway.toml\": cannot be read: it is over 1 MiB"];
+    refused(&["--config=ringway.toml"], &[], &format!("{longest} "), &expected);
+}
+
+#[test]
+fn more_pools_than_anybody_has_are_refused_at_once() {
+    let file = "[[pool]]\n".repeat(crate::limits::POOLS_MAX + 1);
+    let expected = ["ringway.toml:1: pool: more than 256 pools"];
+    refused(&["--config=ringway.toml"], &[], &file, &expected);
+}
+
+#[test]
+fn odd_words_and_names_are_told_in_one_line() {
+    refused(
+        &[&PLAIN[..], &[""]].concat(),
+        &[],
+        "",
+        &["'': no such command; there are 'check' and 'top'"],
+    );
+    let expected = ["--a\\nb\\u{1b}[2J: no such option"];
+    refused(&[&PLAIN[..], &["--a\nb\u{1b}[2J=c"]].concat(), &[], "", &expected);
 }
 
 #[test]

@@ -66,8 +66,8 @@ pub struct Backend {
     pub phase: Phase,
     pub lane: Lane,
     pub version: Version,
-    /// The database that its handshake selects.
-    pub database: u8,
+    /// Of the database that its handshake selects (`databases`).
+    pub seat: u8,
     /// In the list of those that have something to send.
     pub dirty: bool,
     /// Replies of the handshake still to come.
@@ -115,6 +115,8 @@ pub struct Backend {
     /// Attempts that failed in a row, and since when.
     pub failures: u32,
     pub failing_since_ms: u64,
+    /// It fails for longer than a request may take: one probes it, the others are answered at once.
+    pub tripped: bool,
     pub address: SocketAddr,
 }
 
@@ -124,7 +126,7 @@ impl Backend {
             phase: Phase::Idle,
             lane,
             version,
-            database: 0,
+            seat: 0,
             dirty: false,
             handshake_left: 0,
             handshake_sending: false,
@@ -155,6 +157,7 @@ impl Backend {
             retry_at_ms: 0,
             failures: 0,
             failing_since_ms: 0,
+            tripped: false,
             address,
         }
     }

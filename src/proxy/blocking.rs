@@ -5,7 +5,7 @@
 //! closed in the same turn, so that nothing is popped for nobody. If its slot moves away or its
 //! node stops being a primary, it is asked again with the time that is left.
 //!
-//! Not here: the backends (`private`), WAIT (`replicas`).
+//! Not here: the backends (`private`), WAIT (`replicas`), WAITAOF (`synced`).
 
 use super::Proxy;
 use super::backend::{Backend, Phase};
@@ -15,6 +15,7 @@ use super::launch::Bytes;
 use super::local::errors;
 use super::mode::Blocked;
 use super::request::{Marks, State};
+use super::synced::NONE_SYNCED;
 use super::types::NONE;
 use crate::command::{self, Args, Timeout};
 use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
@@ -66,6 +67,7 @@ impl Proxy {
             legs,
             launched: false,
             unblocked: None,
+            synced: false,
             wanted: 0,
             primaries: Vec::new(),
         });
@@ -99,9 +101,13 @@ impl Proxy {
             return self.launch_question(r, node, version, bytes);
         }
         let left = blocked.left_ms(now);
-        let again = blocked.launched && blocked.timeout_ms.is_some();
+        let (synced, timed) = (blocked.synced, blocked.timeout_ms.is_some());
+        let again = blocked.launched && timed;
         if again && left == 0 {
-            return self.fail(r, |out| write::null_array(out, version));
+            return self.fail(r, |out| match synced {
+                true => out.extend_from_slice(NONE_SYNCED),
+                false => write::null_array(out, version),
+            });
         }
         let Some(b) = self.lend_private(c, node, version) else {
             return self.fail(r, errors::blocking_cap);
@@ -112,6 +118,9 @@ impl Proxy {
         }
         self.backends[b as usize].blocking = true;
         self.requests[r].since = now as u32;
+        if synced {
+            self.enqueue_empty_write(r, b);
+        }
         if again {
             let bytes = with_timeout(&bytes.into_vec(), left);
             return self.enqueue(r, b, Bytes::Own(bytes));
@@ -157,12 +166,15 @@ impl Proxy {
         let entry = &self.requests[r];
         let mode = self.clients[entry.client].mode.as_ref()?;
         let error = mode.blocked.as_ref()?.unblocked?;
-        let waits = mode.blocked.as_ref().is_some_and(|blocked| !blocked.primaries.is_empty());
+        let blocked = mode.blocked.as_ref()?;
+        let waits = !blocked.primaries.is_empty();
         let mut out = Vec::new();
         if error {
             errors::unblocked(&mut out);
         } else if waits {
             write::integer(&mut out, 0);
+        } else if blocked.synced {
+            out.extend_from_slice(NONE_SYNCED);
         } else if entry.marks.has(Marks::RESP3) {
             write::null_array(&mut out, Version::Resp3);
         } else {
@@ -184,7 +196,7 @@ impl Proxy {
     }
 
     /// Ends a blocked leg, or all legs of its whole.
-    fn break_off(&mut self, r: u32) {
+    pub(super) fn break_off(&mut self, r: u32) {
         if r == NONE {
             return;
         }
@@ -268,6 +280,7 @@ mod tests {
     #[test]
     fn command_that_is_asked_again_has_the_time_that_is_left() {
         check("BLPOP a b 10", 1_250, "BLPOP a b 1.250");
+        check("WAITAOF 1 2 900", 17, "WAITAOF 1 2 17");
         check("blmpop 5 1 a LEFT", 40, "blmpop 0.040 1 a LEFT");
         check("BLMOVE a b LEFT RIGHT 2.5", 2_000, "BLMOVE a b LEFT RIGHT 2.000");
         check(

@@ -2,10 +2,10 @@
 //!
 //! Not here: the words of those commands and their replies (`local::client`).
 
-use super::Proxy;
 use super::client::{Client, Phase};
 use super::local::{ClientFacts, ClientFilter, World, client_line};
 use super::pubsub::Kind;
+use super::{Proxy, Tally};
 
 impl Proxy {
     /// CLIENT LIST and INFO: one line for each client that the filter matches, the eldest first.
@@ -67,6 +67,35 @@ impl Proxy {
         for ((count, now), then) in counts.into_iter().zip(now).zip(then) {
             *count = (*count + now).saturating_sub(then);
         }
+    }
+
+    /// Counts anew what only grows, as redis-server does at CONFIG RESETSTAT. What INFO shows is of
+    /// all pools: those of others go on.
+    pub(super) fn reset_counts(&mut self) {
+        self.tally = Tally::default();
+        self.counts = super::facts::Counts::default();
+        self.rhythm.step(0);
+        let totals = &mut self.totals;
+        let counts = [
+            &mut totals.connections_accepted,
+            &mut totals.connections_rejected,
+            &mut totals.commands,
+            &mut totals.error_replies,
+            &mut totals.protocol_errors,
+            &mut totals.bytes_in,
+            &mut totals.bytes_out,
+            &mut totals.redirects,
+            &mut totals.retries,
+            &mut totals.timeouts,
+            &mut totals.backends_lost,
+            &mut totals.splits,
+            &mut totals.fence_breaches,
+            &mut totals.sends_to_nodes,
+            &mut totals.sends_to_clients,
+            &mut totals.clients_slowed,
+            &mut totals.clients_closed_for_memory,
+        ];
+        counts.into_iter().for_each(|count| *count = 0);
     }
 
     pub(super) fn own_counts(&self) -> [u64; 6] {

@@ -30,7 +30,7 @@ pub(super) enum Why {
 
 /// Backoff between attempts: 50 ms, doubled up to this, plus a quarter of jitter: a node that is
 /// there again is used within a second.
-const BACKOFF_MAX_MS: u64 = 500;
+pub(super) const BACKOFF_MAX_MS: u64 = 500;
 
 /// A check of deadlines that is so late was not delayed by work.
 const STALL_MS: u64 = 250;
@@ -39,11 +39,11 @@ impl Proxy {
     pub(super) fn open_backend(
         &mut self,
         node: u16,
-        (version, database): (Version, u8),
+        (version, seat): (Version, u8),
         lane: Lane,
     ) -> u32 {
         let mut backend = Backend::new(node, self.nodes[node].address, version, lane);
-        backend.database = database;
+        backend.seat = seat;
         match self.backends_free.pop() {
             Some(b) => {
                 self.backends[b as usize] = backend;
@@ -102,10 +102,15 @@ impl Proxy {
     /// protected mode) is taken for the handshake's answer and never for a client's.
     fn handshake(&self, b: u32) -> (Vec<u8>, u8) {
         let (mut out, mut replies) = self.login(self.backends[b as usize].version);
-        let database = self.backends[b as usize].database;
-        if database > 0 {
-            let number = database.to_string();
+        let seat = self.backends[b as usize].seat;
+        if seat > 0 {
+            let number = self.databases.number(seat).to_string();
             encode_request([b"SELECT".as_slice(), number.as_bytes()].into_iter(), &mut out);
+            replies += 1;
+        }
+        if self.backends[b as usize].lane == Lane::Fence {
+            // Without it nothing may go through: better known before than after a script has run.
+            encode_request([b"ECHO".as_slice(), b"fence"].into_iter(), &mut out);
             replies += 1;
         }
         (out, replies)
@@ -142,9 +147,15 @@ impl Proxy {
     pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
         let backend = &mut self.backends[b as usize];
         let kind = backend.scanner.frame_type();
-        let selects = backend.database > 0 && backend.handshake_left == 1;
+        let echoes = backend.lane == Lane::Fence && backend.handshake_left == 1;
+        let last = 1 + u8::from(backend.lane == Lane::Fence);
+        let selects = backend.seat > 0 && backend.handshake_left == last;
         let greets = backend.version == Version::Resp3 && !selects;
-        let expected = if greets { b'%' } else { b'+' };
+        let expected = match (echoes, greets) {
+            (true, _) => b'$',
+            (false, true) => b'%',
+            (false, false) => b'+',
+        };
         // A node that loads, or runs a long script, lets us in all the same; but the database must
         // be the one that is meant.
         let busy = piece.starts_with(b"-LOADING") || piece.starts_with(b"-BUSY ");
@@ -156,6 +167,9 @@ impl Proxy {
                 let error = String::from_utf8_lossy(&said[..said.len().min(200)]).into();
                 let address = backend.address;
                 self.actions.push(Action::Note(Note::LoginRefused { address, error }));
+                if echoes && piece.starts_with(b"-NOPERM") {
+                    return self.close_fence(b);
+                }
             }
             return self.lose_backend(b, Why::Surprise);
         }
@@ -168,6 +182,7 @@ impl Proxy {
         }
         backend.phase = Phase::Ready;
         backend.failures = 0;
+        backend.tripped = false;
         backend.progress_ms = self.now.ms;
         self.mark_backend_dirty(b);
         if self.backends[b as usize].lane == Lane::Fence {
@@ -315,6 +330,8 @@ impl Proxy {
             backend.failing_since_ms = self.now.ms;
         }
         backend.failures += 1;
+        let failing_ms = self.now.ms.saturating_sub(backend.failing_since_ms);
+        backend.tripped = failing_ms > self.settings.request_timeout_ms;
         // A connection that served is tried again at once, a node that refuses less and less often.
         let backoff = match backend.failures {
             1 if was_ready => 0,
@@ -401,6 +418,7 @@ impl Proxy {
                         self.lose_backend(b, Why::TimedOut);
                     }
                 }
+                Phase::Ready if self.is_idle_database(b) => self.lose_backend(b, Why::Retired),
                 Phase::Ready => {
                     if let Some(oldest) = backend.head() {
                         let quiet_ms = self.now.ms.saturating_sub(backend.progress_ms);
@@ -438,10 +456,10 @@ impl Proxy {
         if backend.phase != Phase::Idle || backend.lane == Lane::Private {
             return;
         }
-        let face = face_of(backend.version, backend.database);
+        let face = face_of(backend.version, backend.seat);
         let entry = &mut self.nodes[node];
         match backend.lane {
-            Lane::Shared => entry.shared[face] = NONE,
+            Lane::Shared => entry.set_shared(face, NONE),
             Lane::Fence => entry.fences[face].retain(|&fence| fence != b),
             Lane::Subscriber => entry.subscriber = NONE,
             Lane::Private => (),

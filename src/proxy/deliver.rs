@@ -67,6 +67,7 @@ impl Proxy {
         let backend = &mut self.backends[b as usize];
         backend.retire(&mut self.backend_pool);
         if backend.lane == Lane::Private {
+            self.end_sync_if_refused(b);
             self.private_has_answered(b);
         }
     }
@@ -142,6 +143,7 @@ impl Proxy {
         } else {
             if lane == Lane::Private {
                 self.note_private_reply(b, r, &reply);
+                self.note_refused_write(r, &reply);
             }
             self.whole_reply(b, r, &reply);
         }
@@ -249,13 +251,17 @@ impl Proxy {
         let entry = &mut self.requests[r];
         let c = entry.client;
         entry.state = State::Done;
-        let reply = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
-        self.requests.store_reply(r, reply);
-        self.clients[c].stored += reply.len();
+        let kept = if entry.marks.has(Marks::SILENT) { b"" } else { reply };
+        self.requests.store_reply(r, kept);
+        self.clients[c].stored += kept.len();
         if self.is_over_limit(c) {
-            self.close_client_over_limit(c);
-        } else if self.clients[c].held > 0 {
+            return self.close_client_over_limit(c);
+        }
+        if self.clients[c].held > 0 {
             self.after_answer(c);
+        }
+        if self.requests[r].state == State::Done && self.requests[r].client == c {
+            self.answer_overtaken(r, reply);
         }
     }
 
@@ -295,6 +301,9 @@ impl Proxy {
             entry.marks.unset(Marks::IRREGULAR);
             let c = entry.client;
             if c != NONE {
+                if entry.waits > 0 {
+                    self.repeats.reward();
+                }
                 self.clients[c].irregular -= 1;
                 if entry.marks.has(Marks::PRIVATE) {
                     self.end_block(c);
@@ -307,6 +316,8 @@ impl Proxy {
     pub(super) fn fail(&mut self, r: u32, write: impl FnOnce(&mut Vec<u8>)) {
         let mut out = Vec::new();
         write(&mut out);
+        // No answer of a node that is well again.
+        self.requests[r].waits = 0;
         self.complete(r, &out);
     }
 
@@ -404,7 +415,10 @@ impl Proxy {
                 self.requests.close(r);
             }
             State::Inquiring => {
-                self.forget_inquiry(r);
+                match self.requests[r].split {
+                    NONE => self.forget_inquiry(r),
+                    _ => self.forget_receivers(r),
+                }
                 self.requests.close(r);
             }
             State::Held | State::Done => self.requests.close(r),

@@ -113,7 +113,7 @@ impl Proxy {
         spans: &[Span],
     ) -> Ran {
         if !self.clients[c].session.authenticated && !local::allowed_before_auth(command) {
-            return self.answer_with(c, errors::noauth);
+            return self.answer_with(c, |out| errors::noauth(out, command.name));
         }
         if let Some(ran) = self.check_subscribed(c, command) {
             return ran;
@@ -163,7 +163,8 @@ impl Proxy {
             Class::PubSub => self.run_pubsub(asked, &args),
             Class::Walk => self.run_walk(asked, &args),
             Class::Transaction => return self.run_transaction(asked, source, spans),
-            Class::Blocking if command.name.starts_with("WAIT") => self.run_wait(asked, &args),
+            Class::Blocking if command.name == "WAIT" => self.run_wait(asked, &args),
+            Class::Blocking if command.name == "WAITAOF" => self.run_wait_synced(asked, &args),
             Class::Blocking => return self.run_blocking(asked, source, spans),
             Class::Refused | Class::Module => {
                 self.answer_with(c, |out| errors::refused(out, command.name))
@@ -329,6 +330,11 @@ impl Proxy {
             Answer::Close => return Outcome::Close,
             // Only reached inside MULTI, where these are refused.
             Answer::SlowLog(_) => errors::not_in_multi(out),
+            // Likewise; the others are not waited for.
+            Answer::ResetCounts => {
+                self.reset_all_counts();
+                crate::resp::write::simple(out, "OK");
+            }
             Answer::AnyNode => return Outcome::AnyNode,
             Answer::ListClients(filter) => {
                 let version = self.clients[c].session.version;

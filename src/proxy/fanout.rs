@@ -101,7 +101,9 @@ impl Proxy {
         }
         let mut counted = Vec::new();
         let mut reply = reply;
-        if self.requests[r].marks.has(Marks::PRIVATE) && !self.is_at_node(r) {
+        if self.is_sync_leg(r) {
+            self.note_sync_reply(r, reply);
+        } else if self.requests[r].marks.has(Marks::PRIVATE) && !self.is_at_node(r) {
             if !self.count_replicas(r, reply, &mut counted) {
                 return;
             }
@@ -152,7 +154,7 @@ impl Proxy {
         self.close_parts(s, &parts);
         self.splits[s].parts = parts;
         if let Some(database) = self.splits[s].database {
-            self.finish_select(s, database, &out);
+            self.finish_select(s, database, &mut out);
         }
         self.answer_parent(s, out);
     }

@@ -24,6 +24,9 @@ use crate::resp::Version;
 use crate::resp::reply::{ErrorKind, classify_error};
 use crate::resp::request::encode_request;
 
+/// A node that refuses ECHO may have been told better since.
+const NO_FENCE_MS: u64 = 1_000;
+
 /// Requests of one client in one fenced FIFO.
 const FENCED_MAX: u32 = 64;
 
@@ -32,6 +35,9 @@ impl Proxy {
     pub(super) fn launch_fenced(&mut self, r: u32, node: u16, bytes: Bytes) {
         if self.must_hold(r, NONE) {
             return self.hold(r, bytes);
+        }
+        if self.now.ms < self.nodes[node].no_fence_until_ms {
+            return self.fail(r, errors::echo_refused);
         }
         self.mark_irregular(r);
         let entry = &mut self.requests[r];
@@ -44,6 +50,26 @@ impl Proxy {
         self.nodes[node].fence_queue[face].push_back(r);
         self.requeue_younger(r, node, face);
         self.serve_fence_queue(node);
+    }
+
+    /// The node does not let our user ECHO: nothing that may compose its reply can be vouched for,
+    /// so nothing of it is sent. Nothing was: this is the handshake.
+    pub(super) fn close_fence(&mut self, b: u32) {
+        let backend = &mut self.backends[b as usize];
+        let node = backend.node;
+        let mut refused = Vec::new();
+        while let Some(r) = backend.head() {
+            backend.pop(&self.requests);
+            refused.push(r);
+        }
+        let entry = &mut self.nodes[node];
+        entry.no_fence_until_ms = self.now.ms + NO_FENCE_MS;
+        refused.extend(entry.fence_queue.iter_mut().flat_map(|queue| queue.drain(..)));
+        self.lose_backend(b, Why::Retired);
+        for r in refused {
+            drop(self.requests.take_own(r));
+            self.fail(r, errors::echo_refused);
+        }
     }
 
     /// A leg that comes again goes before those of its client and slot that queue already.

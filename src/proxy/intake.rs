@@ -69,8 +69,8 @@ impl Proxy {
 
     #[inline]
     fn may_run(&self, c: u32) -> bool {
-        let settings = &self.settings;
-        self.clients[c].may_run(settings.client_requests_max, settings.client_output_soft)
+        let most = self.ladder.requests_max(self.settings.client_requests_max);
+        self.clients[c].may_run(most, self.settings.client_output_soft)
     }
 
     #[inline]
@@ -122,16 +122,31 @@ impl Proxy {
                     }
                 }
             }
-            Parsed::Empty { len } => Some(len),
+            Parsed::Empty { len } => {
+                self.run_nothing(c);
+                Some(len)
+            }
             Parsed::Incomplete { .. } => Some(rest.len()),
         }
     }
 
     /// Runs a request that had to be written anew in the form that may be forwarded.
     fn run_encoded(&mut self, c: u32, encoded: Vec<u8>, words: &[Span]) -> bool {
-        let ran = words.is_empty() || self.run(c, Source::Borrowed(&encoded), words) == Ran::Yes;
+        let ran = match words {
+            [] => self.run_nothing(c),
+            words => self.run(c, Source::Borrowed(&encoded), words),
+        };
         self.inline = encoded;
-        ran
+        ran == Ran::Yes
+    }
+
+    /// A request without words has no reply, but it is one: what CLIENT REPLY SKIP silences is over
+    /// (redis-server: `resetClient`, networking.c).
+    fn run_nothing(&mut self, c: u32) -> Ran {
+        let client = &mut self.clients[c];
+        client.session.command_done();
+        client.refresh_plain();
+        Ran::Yes
     }
 
     /// The rest of an unfinished request has come, or more of it. No more is copied than it needs.
@@ -272,8 +287,8 @@ impl Proxy {
         if client.phase == Phase::Last && client.is_done() {
             return self.close_client(c);
         }
-        let settings = &self.settings;
-        let may = client.may_resume(settings.client_requests_max, settings.client_output_soft);
+        let most = self.ladder.requests_max(self.settings.client_requests_max);
+        let may = client.may_resume(most, self.settings.client_output_soft);
         if !client.held_back || !may {
             return;
         }
@@ -304,7 +319,8 @@ impl Proxy {
         self.actions.push(Action::Note(Note::ProtocolError { peer, text }));
         let mut out = Vec::new();
         error.append_reply(&mut out);
-        self.reply_local(c, &out, true);
+        let wanted = self.clients[c].session.wants_reply();
+        self.reply_local(c, &out, wanted);
         self.hear_no_more(c);
     }
 }

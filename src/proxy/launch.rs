@@ -6,6 +6,7 @@
 //! Not here: which slot (`dispatch`), what happens to replies (`deliver`), the fence (`fence`).
 
 use super::backend::Phase;
+use super::connect::BACKOFF_MAX_MS;
 use super::dispatch::{Asked, Source};
 use super::nodes::face_of;
 use super::request::{Marks, NewRequest, State};
@@ -302,6 +303,7 @@ impl Proxy {
 
     /// A leg's time is spent: the last error that a node gave, or one of ours.
     pub(super) fn give_up(&mut self, r: u32) {
+        self.requests[r].waits = 0;
         let last = self.requests.take_reply(r);
         if last.is_empty() {
             self.tally.timeouts += 1;
@@ -327,32 +329,36 @@ impl Proxy {
     }
 
     /// The backend that all clients of this version and database share towards a node.
-    pub(super) fn shared_backend(&mut self, node: u16, version: Version, database: u8) -> u32 {
-        let face = face_of(version, database);
-        let known = self.nodes[node].shared[face];
+    pub(super) fn shared_backend(&mut self, node: u16, version: Version, seat: u8) -> u32 {
+        let face = face_of(version, seat);
+        let known = self.nodes[node].shared_of(face);
         if known != NONE {
             return known;
         }
-        let b = self.open_backend(node, (version, database), super::backend::Lane::Shared);
-        self.nodes[node].shared[face] = b;
+        let b = self.open_backend(node, (version, seat), super::backend::Lane::Shared);
+        self.nodes[node].set_shared(face, b);
         b
     }
 
-    /// The database of a request's client. It does not change while anything is in flight.
+    /// The seat of the database that a request's client is in, until nothing of it is in flight.
     pub(super) fn database_of(&self, r: u32) -> u8 {
-        self.clients[self.requests[r].client].session.database
+        self.clients[self.requests[r].client].session.seat
     }
 
     /// Whether requests may be queued on a backend; connects it when it is time.
     pub(super) fn usable(&mut self, b: u32) -> Usable {
         let backend = &self.backends[b as usize];
         match backend.phase {
+            Phase::Connecting | Phase::Handshake if backend.tripped => Usable::Failing,
             Phase::Ready | Phase::Connecting | Phase::Handshake if backend.is_full() => {
                 Usable::From(self.now.ms + FULL_WAIT_MS)
             }
             Phase::Ready | Phase::Connecting | Phase::Handshake => Usable::Now,
             Phase::Closing => Usable::From(self.now.ms + 10),
             Phase::Idle if self.now.ms >= backend.retry_at_ms => {
+                // What failed long ago, before anybody wanted it again, says nothing of now.
+                let unwanted_ms = self.now.ms - backend.retry_at_ms;
+                self.backends[b as usize].tripped &= unwanted_ms <= BACKOFF_MAX_MS;
                 self.connect(b);
                 Usable::Now
             }

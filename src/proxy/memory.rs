@@ -7,17 +7,22 @@ use super::Proxy;
 use super::client::{Client, Phase};
 use super::request::State;
 use super::types::{Memory, NONE, Now};
+use crate::limits::MEMORY_REFUSE_PERCENT;
 
 /// Percent of the limit from which on spare buffers are given back,
 const TRIM: u64 = 70;
 /// heavy clients are not read,
 const SLOW: u64 = 80;
 /// only light clients are read, and new ones are refused,
-const REFUSE: u64 = 90;
+const REFUSE: u64 = MEMORY_REFUSE_PERCENT;
 /// the heaviest clients are closed.
 const CLOSE: u64 = 100;
 /// Under it all goes on.
 const EASE: u64 = 75;
+
+/// Requests of one client under way from the first step on: what a pipeline of large values asks
+/// for in one go would stand before everybody else's replies.
+const PRESSED_REQUESTS_MAX: u32 = 8;
 
 /// Bytes from which on a client is heavy, and up to which it is light. Light ones are always read:
 /// `maxclients` bounds what they can hold.
@@ -27,10 +32,11 @@ const LIGHT: usize = 4 * 1024;
 /// Between two looks at all clients.
 const LOOK_EVERY_MS: u64 = 10;
 
-/// What is not read may be what would free memory, were it whole. After so long the heaviest is
-/// closed, and another after each step more.
+/// What is not read may be what would free memory, were it whole. After so long the heaviest are
+/// closed until there is room again, sooner if it was short a moment ago: it is the same crowd.
 const SLOWED_MS_MAX: u64 = 2_000;
-const NEXT_MS: u64 = 200;
+const SLOWED_AGAIN_MS_MAX: u64 = 300;
+const SAME_CROWD_MS: u64 = 5_000;
 
 /// Where a proxy stands.
 #[derive(Debug, Default)]
@@ -39,8 +45,10 @@ pub(super) struct Ladder {
     /// Some clients are not read.
     slowed: bool,
     next_look_ms: u64,
-    /// When the heaviest is closed although memory suffices.
+    /// When the heaviest are closed although memory suffices.
     patience_ms: u64,
+    /// When it was last over, or the heaviest were closed.
+    eased_ms: u64,
 }
 
 impl Ladder {
@@ -53,6 +61,20 @@ impl Ladder {
     pub(super) fn step(&self) -> u8 {
         let steps = [TRIM, SLOW, REFUSE, CLOSE];
         steps.iter().filter(|&&step| self.percent >= step).count() as u8
+    }
+
+    /// Some clients are not read from now on.
+    fn begin(&mut self, now_ms: u64) {
+        self.slowed = true;
+        let again = self.eased_ms > 0 && now_ms < self.eased_ms + SAME_CROWD_MS;
+        let patience = if again { SLOWED_AGAIN_MS_MAX } else { SLOWED_MS_MAX };
+        self.patience_ms = now_ms + patience;
+    }
+
+    /// How many requests of one client may be under way, of `most`.
+    #[inline]
+    pub(super) fn requests_max(&self, most: u32) -> u32 {
+        if self.percent >= TRIM { most.min(PRESSED_REQUESTS_MAX) } else { most }
     }
 
     /// When `handle_memory` wants to be called although nothing else happens, milliseconds.
@@ -93,8 +115,10 @@ impl Proxy {
             let excess = memory.held.saturating_sub(memory.limit / 100 * REFUSE);
             self.close_heaviest(excess / memory.sharers.max(1));
         } else if self.ladder.slowed && now >= self.ladder.patience_ms {
-            self.ladder.patience_ms = now + NEXT_MS;
-            self.close_heaviest(1);
+            self.ladder.eased_ms = now;
+            self.ladder.patience_ms = now + SLOWED_AGAIN_MS_MAX;
+            let excess = memory.held.saturating_sub(memory.limit / 100 * TRIM);
+            self.close_heaviest((excess / memory.sharers.max(1)).max(1));
         }
     }
 
@@ -109,8 +133,7 @@ impl Proxy {
                 self.tally.clients_slowed += 1;
                 self.read_or_not(c);
                 if !self.ladder.slowed {
-                    self.ladder.slowed = true;
-                    self.ladder.patience_ms = self.now.ms + SLOWED_MS_MAX;
+                    self.ladder.begin(self.now.ms);
                 }
             }
         }
@@ -118,6 +141,7 @@ impl Proxy {
 
     fn ease(&mut self) {
         self.ladder.slowed = false;
+        self.ladder.eased_ms = self.now.ms;
         let slowed: Vec<u32> = self.clients.indexes().filter(|&c| self.clients[c].slowed).collect();
         for c in slowed {
             self.clients[c].slowed = false;

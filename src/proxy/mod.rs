@@ -16,13 +16,13 @@
 //! This file holds the tables and the way in and out. The other files are parts of the same
 //! machine, each with one job: `intake` (from bytes to requests), `dispatch` (from a request to
 //! its class), `launch` (to a backend, now or later), `deliver` (from a reply to its client),
-//! `recover` (errors, losses, time), `connect` (backends' lives), `fence` (replies that may be
-//! composed), `fanout` (requests of several parts), `scan` and `walk` (SCAN), `scripts` (bodies
-//! kept), `transaction` and `watch` (MULTI), `blocking`, `replicas` (WAIT), `private` (backends of
-//! single clients), `memory` (when it runs short), `subscribe` and `subscriber` (messages: the
-//! clients' side and the nodes'), `peers` (what all reactors answer together), `own` (PROXY),
-//! `databases` (SELECT), `slowlog`, `monitor`, and what it tells of itself: `sample`, `hot_keys`,
-//! `facts`.
+//! `recover` (errors, losses, time; `repeats`: not too often), `connect` (backends' lives),
+//! `fence` (replies that may be composed), `fanout` (requests of several parts), `scan` and `walk`
+//! (SCAN), `scripts` (bodies kept), `transaction` and `watch` (MULTI), `blocking`, `replicas`
+//! (WAIT) and `synced` (WAITAOF), `private` (backends of single clients), `memory` (when it runs
+//! short), `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
+//! `receivers` (what all reactors answer together), `own` (PROXY), `databases` (SELECT), `slowlog`,
+//! `monitor`, and what it tells of itself: `sample`, `hot_keys`, `facts`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -45,15 +45,18 @@ pub mod local;
 mod memory;
 mod mode;
 mod monitor;
-mod node_facts;
-mod node_info;
+pub mod node_facts;
+pub mod node_info;
 mod nodes;
 mod output;
+mod overtaken;
 mod own;
 pub mod peers;
 mod private;
 mod pubsub;
+mod receivers;
 mod recover;
+mod repeats;
 mod replicas;
 pub mod request;
 mod route;
@@ -62,14 +65,15 @@ mod scan;
 mod scripts;
 pub mod session;
 mod slowlog;
-mod split;
+pub mod split;
 mod subscribe;
 mod subscriber;
+pub mod synced;
 #[cfg(test)]
 mod tests_peers;
 mod transaction;
 pub mod types;
-mod walk;
+pub mod walk;
 mod watch;
 
 use std::net::SocketAddr;
@@ -79,6 +83,7 @@ use ahash::RandomState;
 
 use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
 use crate::command::Learned;
+use crate::limits;
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
@@ -94,7 +99,9 @@ use nodes::Nodes;
 use output::Pool;
 use peers::Inquiries;
 use pubsub::Topics;
+use receivers::Receivers;
 use recover::News;
+use repeats::Repeats;
 use request::Requests;
 use sample::Rhythm;
 use scripts::Scripts;
@@ -211,6 +218,7 @@ pub struct Proxy {
     learned: Option<Arc<Learned>>,
     scripts: Scripts,
     inquiries: Inquiries,
+    receivers: Receivers,
     databases: Databases,
     slow_log: SlowLog,
     /// From so many milliseconds on a request is slow.
@@ -219,6 +227,7 @@ pub struct Proxy {
     /// Totals of the whole process, as last published; for INFO.
     totals: Totals,
     waits: Waits,
+    repeats: Repeats,
     /// What of them is this proxy's, of the counts that INFO must not be late with.
     own_totals: [u64; 6],
     counts: Counts,
@@ -237,6 +246,8 @@ pub struct Proxy {
     now: Now,
     next_check_ms: u64,
     next_tidy_ms: u64,
+    /// What the driver was last told to sleep for at most.
+    planned_ms: u64,
     /// Scratch space, reused.
     spans: Vec<Span>,
     keys: Vec<u32>,
@@ -275,6 +286,7 @@ impl Proxy {
         client_id_step: u64,
     ) -> Proxy {
         let limits = RequestLimits {
+            bulk_max: settings.client_bulk_limit,
             total_max: settings.client_query_limit as u64,
             ..RequestLimits::default()
         };
@@ -294,12 +306,14 @@ impl Proxy {
             learned: None,
             scripts: Scripts::default(),
             inquiries: Inquiries::default(),
+            receivers: Receivers::default(),
             databases: Databases::default(),
             slow_log: SlowLog::new(settings.slowlog_max_len, first_client_id, client_id_step),
             slow_after_ms: settings.slow_after_ms(),
             monitors: Monitors::default(),
             totals: Totals::default(),
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
+            repeats: Repeats::default(),
             own_totals: [0; 6],
             counts: Counts::default(),
             key_watch: KeyWatch::new(settings.sample_keys, random.clone()),
@@ -315,6 +329,7 @@ impl Proxy {
             now: Now::default(),
             next_check_ms: 0,
             next_tidy_ms: 0,
+            planned_ms: 0,
             spans: Vec::new(),
             keys: Vec::new(),
             inline: Vec::new(),
@@ -516,6 +531,18 @@ impl Proxy {
         self.learned = Some(learned);
     }
 
+    /// What the nodes take in, as far as they tell: a word, a request. A larger one is refused as a
+    /// node would refuse it; sent, it would end the connection that all clients share.
+    pub fn handle_request_bounds(&mut self, bulk_max: Option<u64>, query_max: Option<u64>) {
+        let own = self.settings.client_query_limit as u64;
+        let whole = query_max.unwrap_or(u64::MAX).saturating_sub(limits::NODE_READ_AHEAD);
+        let bulk = bulk_max.unwrap_or(u64::MAX).min(self.settings.client_bulk_limit);
+        for limits in [&mut self.limits, &mut self.limits_unauthenticated] {
+            limits.total_max = own.min(whole);
+        }
+        self.limits.bulk_max = bulk;
+    }
+
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
         self.own_totals = self.own_counts();
@@ -535,7 +562,7 @@ impl Proxy {
     pub fn handle_time(&mut self, now: Now) {
         self.now = now;
         if now.ms >= self.next_check_ms {
-            self.forgive_stall(now.ms - self.next_check_ms);
+            self.forgive_stall(now.ms.saturating_sub(self.next_check_ms.max(self.planned_ms)));
             self.next_check_ms = now.ms + CHECK_EVERY_MS;
             self.check_backends();
             self.check_topics();
@@ -560,6 +587,12 @@ impl Proxy {
         check.min(self.waits.next_ms).min(self.ladder.deadline())
     }
 
+    /// The same, for a driver that now sleeps until then.
+    pub fn plan(&mut self) -> u64 {
+        self.planned_ms = self.next_deadline();
+        self.planned_ms
+    }
+
     /// Once a turn, after all events: hands out what is to be sent and done.
     pub fn flush(&mut self, actions: &mut Vec<Action>) {
         while let Some(c) = self.resuming.pop() {
@@ -570,6 +603,7 @@ impl Proxy {
         if self.has_lines() {
             self.hand_out_lines();
         }
+        self.ask_receivers();
         let mut dirty = std::mem::take(&mut self.dirty_backends);
         for b in dirty.drain(..) {
             self.flush_backend(b);
@@ -666,6 +700,11 @@ impl Proxy {
     /// Requests in the tables, tombstones and our own included.
     pub fn requests_open(&self) -> usize {
         self.requests.open_count()
+    }
+
+    /// Slots that nobody serves, as far as this proxy knows.
+    pub fn slots_missing(&self) -> usize {
+        SLOTS - self.topology.as_ref().map_or(0, |topology| topology.covered())
     }
 
     pub fn backends_connected(&self) -> usize {

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 
+use super::scripts::Digest;
 use super::types::{NO_SLOT, NONE};
 
 /// One box for what most clients never need.
@@ -78,6 +79,8 @@ pub struct Blocked {
     pub launched: bool,
     /// CLIENT UNBLOCK has ended it; whether with an error.
     pub unblocked: Option<bool>,
+    /// It is WAITAOF.
+    pub synced: bool,
     /// WAIT: replicas wanted, and one for each primary that is asked.
     pub wanted: i64,
     pub primaries: Vec<Leg>,
@@ -122,7 +125,13 @@ pub struct Queue {
     pub fenced: bool,
     /// Nothing in it writes.
     pub reads_only: bool,
+    /// Scripts that have come with their bodies.
+    given: Vec<Digest>,
 }
+
+/// So many scripts of a transaction can be called again without their bodies: nodes keep at least
+/// 500 of those that they were given by EVAL.
+const GIVEN_MAX: usize = 64;
 
 /// In `Queue::ends`: the command is the node's.
 const AT_NODE: u32 = u32::MAX;
@@ -143,6 +152,7 @@ impl Default for Queue {
             failed: false,
             fenced: false,
             reads_only: true,
+            given: Vec::new(),
         }
     }
 }
@@ -163,6 +173,15 @@ impl Queue {
         self.bytes.extend_from_slice(bytes);
         self.ends.push(AT_NODE);
         self.at_node += 1;
+    }
+
+    /// Whether a script must come with its body. The next time it need not.
+    pub fn first_call(&mut self, script: Digest) -> bool {
+        let first = !self.given.contains(&script);
+        if first && self.given.len() < GIVEN_MAX {
+            self.given.push(script);
+        }
+        first
     }
 
     /// Adds a command that is answered here.
@@ -244,6 +263,17 @@ mod tests {
         assert_eq!((queue.len(), queue.len_at_node()), (3, 1));
         let sent = queue.take_bytes();
         assert_eq!(sent, b"*1\r\n$5\r\nMULTI\r\n<second>*1\r\n$4\r\nEXEC\r\n");
+    }
+
+    #[test]
+    fn script_comes_with_its_body_the_first_time() {
+        let mut queue = Queue::default();
+        let script = |n: u8| [n; 20];
+        assert!(queue.first_call(script(1)) && !queue.first_call(script(1)));
+        assert!((2..=GIVEN_MAX as u8).all(|n| queue.first_call(script(n))));
+        assert!(!queue.first_call(script(GIVEN_MAX as u8)));
+        // Too many to be sure of: with the body each time.
+        assert!(queue.first_call(script(200)) && queue.first_call(script(200)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::Proxy;
 use super::client::Phase;
 use super::dispatch::{Asked, Ran};
 use super::local::{client::canonical, errors};
-use super::peers::Query;
+use super::peers::{NO_TICKET, Query};
 use super::types::{Action, Now};
 use crate::command::{Args, Command, Flags};
 use crate::limits::{MONITOR_LINES_MAX, MONITOR_WINDOW_MS};
@@ -177,7 +177,7 @@ impl Proxy {
     fn tell_peers(&mut self, watched: bool) {
         if self.has_peers() {
             let query = Arc::new(Query::Monitor { watched });
-            self.actions.push(Action::Ask { ticket: u64::MAX, query });
+            self.actions.push(Action::Ask { ticket: NO_TICKET, query });
         }
     }
 

@@ -13,20 +13,17 @@ use ahash::AHashMap;
 use super::facts::NodeCounts;
 use super::types::NONE;
 use crate::cluster::{Endpoint, Role, Topology, UNOWNED};
-use crate::limits::DATABASES_ANNOUNCED;
 use crate::resp::Version;
 
-/// What a shared backend is connected as: a version, and a database.
-pub const FACES: usize = 2 * DATABASES_ANNOUNCED as usize;
-
-/// Both versions of a database, as an index: those of the first are 0 and 1.
+/// What a shared backend is connected as, a version and a database, as an index: those of the first
+/// database are 0 and 1. `seat`: of the database (`databases`).
 #[inline]
-pub fn face_of(version: Version, database: u8) -> usize {
+pub fn face_of(version: Version, seat: u8) -> usize {
     let third = match version {
         Version::Resp2 => 0,
         Version::Resp3 => 1,
     };
-    2 * usize::from(database) + third
+    2 * usize::from(seat) + third
 }
 
 pub fn version_of(face: usize) -> Version {
@@ -42,14 +39,18 @@ pub struct Node {
     pub primary: bool,
     /// Not flagged as failed.
     pub healthy: bool,
-    /// Shared backends, by face.
-    pub shared: [u32; FACES],
+    /// Shared backends of the first database, by version.
+    pub shared: [u32; 2],
+    /// Those of the others, by face, as far as there ever were any.
+    shared_others: Vec<u32>,
     /// Fenced backends, by face, as far as there ever were any.
     pub fences: Vec<Vec<u32>>,
     /// The backend that brings messages.
     pub subscriber: u32,
     /// Private backends, of all faces.
     pub private: Vec<u32>,
+    /// Until when nothing goes through its fence, because it has refused ECHO. Milliseconds.
+    pub no_fence_until_ms: u64,
     /// Requests that wait for a free fenced backend, by face.
     pub fence_queue: Vec<VecDeque<u32>>,
     pub counts: NodeCounts,
@@ -117,9 +118,11 @@ impl Nodes {
             present: true,
             primary: false,
             healthy: true,
-            shared: [NONE; FACES],
+            shared: [NONE; 2],
+            shared_others: Vec::new(),
             subscriber: NONE,
             fences: Vec::new(),
+            no_fence_until_ms: 0,
             private: Vec::new(),
             fence_queue: Vec::new(),
             counts: NodeCounts::default(),
@@ -175,6 +178,26 @@ impl Nodes {
 }
 
 impl Node {
+    /// The shared backend of a face, or `NONE`.
+    pub fn shared_of(&self, face: usize) -> u32 {
+        let others = face.checked_sub(self.shared.len());
+        match others {
+            None => self.shared[face],
+            Some(face) => self.shared_others.get(face).copied().unwrap_or(NONE),
+        }
+    }
+
+    pub fn set_shared(&mut self, face: usize, backend: u32) {
+        match face.checked_sub(self.shared.len()) {
+            None => self.shared[face] = backend,
+            Some(face) => {
+                let len = self.shared_others.len().max(face + 1);
+                self.shared_others.resize(len, NONE);
+                self.shared_others[face] = backend;
+            }
+        }
+    }
+
     /// Makes room for the fenced backends of a face.
     pub fn open_fence(&mut self, face: usize) {
         let faces = self.fences.len().max(face + 1);
@@ -185,7 +208,8 @@ impl Node {
     /// Not in the map and without backends.
     fn is_unused(&self) -> bool {
         !self.present
-            && self.shared == [NONE; FACES]
+            && self.shared == [NONE; 2]
+            && self.shared_others.iter().all(|&backend| backend == NONE)
             && self.subscriber == NONE
             && self.fences.iter().all(Vec::is_empty)
             && self.private.is_empty()
@@ -194,7 +218,8 @@ impl Node {
 
     /// All its backends.
     pub fn backends(&self) -> impl Iterator<Item = u32> + '_ {
-        let single = self.shared.into_iter().chain([self.subscriber]);
+        let shared = self.shared.into_iter().chain(self.shared_others.iter().copied());
+        let single = shared.chain([self.subscriber]);
         let single = single.filter(|&backend| backend != NONE);
         let fences = self.fences.iter().flatten().copied();
         single.chain(fences).chain(self.private.iter().copied())

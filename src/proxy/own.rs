@@ -38,7 +38,7 @@ impl Proxy {
     /// A command that begins with PROXY. Its name is no server's, so it stands in no table.
     pub(super) fn run_own(&mut self, c: u32, args: &Args) -> Ran {
         if !self.clients[c].session.authenticated {
-            return self.answer_with(c, errors::noauth);
+            return self.answer_with(c, |out| errors::noauth(out, "PROXY"));
         }
         if self.is_queuing(c) {
             self.fail_transaction(c);
@@ -79,6 +79,11 @@ impl Proxy {
                 Some(0..) => Ran::HoldBack,
                 _ => return self.answer_with(c, errors::not_integer),
             },
+            #[cfg(debug_assertions)]
+            (b"FAIL", 3) if self.is_admin(c) => {
+                fail_on_purpose(args.get(2).unwrap_or_default());
+                return self.answer_with(c, |out| out.extend_from_slice(b"+OK\r\n"));
+            }
             (b"HELP" | b"PING" | b"NODES" | b"NODE" | b"HOTKEYS" | b"BIGKEYS" | b"SLOWLOG", _) => {
                 let name = format!("PROXY|{}", String::from_utf8_lossy(&sub));
                 return self.answer_with(c, |out| errors::wrong_arity(out, &name));
@@ -233,5 +238,16 @@ fn is_never_sent(words: &[&[u8]]) -> bool {
             subscribes || blocks || NEVER_AT_NODE.contains(&command.name)
         }
         Err(_) => false,
+    }
+}
+
+/// For tests of what watches over reactors: no build for use has it.
+#[cfg(debug_assertions)]
+fn fail_on_purpose(how: &[u8]) {
+    assert!(how != b"PANIC", "asked to panic");
+    if how == b"SPIN" {
+        loop {
+            std::hint::spin_loop();
+        }
     }
 }

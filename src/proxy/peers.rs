@@ -21,6 +21,7 @@ use super::dispatch::{Asked, Ran};
 use super::hot_keys::{BigKey, HotKey, KeyQuery, write_big, write_hot};
 use super::local::{self, Answer, ClientFilter, LogQuery, errors, write_client_list, write_killed};
 use super::pubsub::Kind;
+use super::receivers::Published;
 use super::request::State;
 use super::slowlog::{Slow, Spikes, write_entries};
 use super::split::Merge;
@@ -43,12 +44,16 @@ pub enum Query {
     Counts,
     /// PUBSUB NUMSUB, SHARDNUMSUB: what its clients add to the nodes' counts.
     Shares { kind: Kind, names: Vec<Box<[u8]>> },
+    /// PUBLISH, SPUBLISH: what its clients add to the node's count of receivers.
+    Receivers(Vec<Published>),
     /// PUBSUB NUMPAT: its patterns.
     Patterns,
     /// SLOWLOG
     SlowLog(LogQuery),
     /// PROXY HOTKEYS, BIGKEYS
     Keys(KeyQuery),
+    /// CONFIG RESETSTAT: count anew.
+    ResetCounts,
     /// The asking reactor has clients that watch by MONITOR, or none any more. Not waited for.
     Monitor { watched: bool },
 }
@@ -109,6 +114,17 @@ pub struct Inquiries {
     open: BTreeMap<u64, Inquiry>,
 }
 
+/// Of a question whose answer nobody waits for.
+pub const NO_TICKET: u64 = u64::MAX;
+
+impl Inquiries {
+    /// Names a question, once.
+    pub fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+}
+
 /// Commands whose answer is not one reactor's alone.
 pub(super) fn is_shared(command: &Command) -> bool {
     matches!(
@@ -125,7 +141,8 @@ pub(super) fn is_shared(command: &Command) -> bool {
 
 fn is_log(command: &Command) -> bool {
     let container = command.name.split('|').next().unwrap_or_default();
-    matches!(container, "SLOWLOG" | "COMMANDLOG" | "LATENCY") && !command.name.ends_with("HELP")
+    let is_log = matches!(container, "SLOWLOG" | "COMMANDLOG" | "LATENCY");
+    is_log && !command.name.ends_with("HELP") || command.name == "CONFIG|RESETSTAT"
 }
 
 impl Proxy {
@@ -161,14 +178,14 @@ impl Proxy {
     /// Asks all reactors, this one first.
     pub(super) fn inquire(&mut self, asked: Asked, args: &Args, query: Query) -> Ran {
         let c = asked.client;
+        // First: the question itself is not among what its client waits for.
+        let (own, close) = self.own_part(&query, Some((c, args.bytes.len())));
         let r = self.open_for(asked, NO_SLOT);
         self.requests[r].state = State::Inquiring;
         self.clients[c].push(r, &mut self.requests);
         self.clients[c].barrier = true;
-        let (own, close) = self.own_part(&query, Some((c, args.bytes.len())));
         let query = Arc::new(query);
-        let ticket = self.inquiries.next_ticket;
-        self.inquiries.next_ticket += 1;
+        let ticket = self.inquiries.ticket();
         let inquiry = Inquiry {
             request: r,
             asked,
@@ -205,6 +222,7 @@ impl Proxy {
                 Answer::KillClients(filter) => Some(Query::Kill(*filter)),
                 Answer::Unblock { id, error } => Some(Query::Unblock { id, error }),
                 Answer::SlowLog(query) => Some(Query::SlowLog(query)),
+                Answer::ResetCounts => Some(Query::ResetCounts),
                 _ => None,
             },
         }
@@ -224,6 +242,10 @@ impl Proxy {
             }
             Query::Counts => (Told::Counts(self.client_counts()), false),
             Query::Shares { kind, names } => (Told::Shares(self.own_shares(*kind, names)), false),
+            Query::Receivers(all) => {
+                let more = |of: &Published| self.own_receivers(of.sharded, &of.channel);
+                (Told::Shares(all.iter().map(more).collect()), false)
+            }
             Query::Patterns => (Told::Patterns(self.own_patterns()), false),
             Query::SlowLog(LogQuery::Get(count) | LogQuery::Shares(count)) => {
                 (Told::Slow(self.slow_log.newest(*count)), false)
@@ -241,7 +263,20 @@ impl Proxy {
                 let (hot, big) = self.key_watch.told(*query);
                 (Told::Keys(hot, big), false)
             }
+            Query::ResetCounts => {
+                self.reset_counts();
+                (Told::Number(0), false)
+            }
             Query::Monitor { .. } => (Told::Number(0), false),
+        }
+    }
+
+    /// CONFIG RESETSTAT where the others are not waited for.
+    pub(super) fn reset_all_counts(&mut self) {
+        self.reset_counts();
+        if self.has_peers() {
+            let query = Arc::new(Query::ResetCounts);
+            self.actions.push(Action::Ask { ticket: NO_TICKET, query });
         }
     }
 
@@ -258,7 +293,9 @@ impl Proxy {
     pub fn handle_told(&mut self, ticket: u64, from: u16, told: Told, now: Now) {
         self.now = now;
         // Its client may have left, or been told that it is too late.
-        let Some(inquiry) = self.inquiries.open.get_mut(&ticket) else { return };
+        let Some(inquiry) = self.inquiries.open.get_mut(&ticket) else {
+            return self.count_receivers(ticket, from, &told);
+        };
         let before = inquiry.missing.len();
         inquiry.missing.retain(|&peer| peer != from);
         if inquiry.missing.len() < before {
@@ -274,7 +311,7 @@ impl Proxy {
         self.inquiries.peers.retain(|&peer| peer != from);
         self.note_watcher(from, false);
         let tickets: Vec<u64> = self.inquiries.open.keys().copied().collect();
-        for ticket in tickets {
+        for ticket in tickets.into_iter().chain(self.receivers.ticket()) {
             self.handle_told(ticket, from, Told::Ended, now);
         }
         // Told in the middle of a flush, perhaps: the next turn is to come at once.
@@ -283,6 +320,7 @@ impl Proxy {
 
     /// Those that a peer has kept waiting for too long.
     pub(super) fn check_inquiries(&mut self) {
+        self.check_receivers();
         let now_ms = self.now.ms;
         let late = self.inquiries.open.iter().filter(|(_, inquiry)| now_ms >= inquiry.until_ms);
         let late: Vec<u64> = late.map(|(&ticket, _)| ticket).collect();
@@ -320,7 +358,13 @@ impl Proxy {
                 self.write_log(*query, told, self.clients[c].session.version, &mut out);
             }
             Query::Keys(query) => write_keys(*query, told, &mut out),
-            Query::Monitor { .. } => write::simple(&mut out, "OK"),
+            Query::ResetCounts => {
+                // Others' old counts may have been added up since.
+                self.reset_counts();
+                write::simple(&mut out, "OK");
+            }
+            // Nobody asks these for a reply of its own.
+            Query::Monitor { .. } | Query::Receivers(_) => write::simple(&mut out, "OK"),
             Query::Counts => {
                 self.count_clients(&inquiry);
                 self.write_info(&inquiry, &mut out);
@@ -365,6 +409,8 @@ impl Proxy {
     fn write_info(&mut self, inquiry: &Inquiry, out: &mut Vec<u8>) {
         let mut spans = Vec::new();
         let limits = RequestLimits::default();
+        // Of this reactor: its client has told it of those that it asks for.
+        self.totals.scripts = self.scripts.len() as u64;
         if RequestParser::default().parse(&inquiry.bytes, &limits, &mut spans).is_ok() {
             let args = Args { bytes: &inquiry.bytes, spans: &spans };
             self.local_answer(inquiry.asked.client, inquiry.asked.command, &args, out);

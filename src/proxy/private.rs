@@ -71,7 +71,7 @@ impl Proxy {
     /// A backend towards `node` for this client alone. `None`: all are in use.
     pub(super) fn lend_private(&mut self, c: u32, node: u16, version: Version) -> Option<u32> {
         let owner = (c, self.clients[c].generation);
-        let database = self.clients[c].session.database;
+        let seat = self.clients[c].session.seat;
         let is_spare = |&&b: &&u32| {
             let backend = &self.backends[b as usize];
             // One whose last owner awaits its own bytes must not be closed with the next.
@@ -81,7 +81,7 @@ impl Proxy {
         let backends = &self.nodes[node].private;
         let is_fit = |b: &&u32| {
             let backend = &self.backends[**b as usize];
-            backend.version == version && backend.database == database
+            backend.version == version && backend.seat == seat
         };
         let found = backends.iter().filter(is_spare).find(is_fit).copied();
         if let Some(b) = found {
@@ -93,7 +93,7 @@ impl Proxy {
             let spare = backends.iter().find(is_spare).copied()?;
             self.lose_backend(spare, Why::Retired);
         }
-        let b = self.open_backend(node, (version, database), Lane::Private);
+        let b = self.open_backend(node, (version, seat), Lane::Private);
         self.backends[b as usize].owner = owner;
         self.nodes[node].private.push(b);
         self.connect(b);

@@ -320,7 +320,8 @@ impl Topics {
             return 0;
         }
         let of = |topic: &Topic| {
-            let counted = matches!(topic.leg(node), Some(LegState::Joined | LegState::Leaving));
+            // One that is leaving was told so before: the node has most likely left it out.
+            let counted = topic.leg(node) == Some(LegState::Joined);
             topic.subscribers.len() as i64 - i64::from(counted)
         };
         let mut more = 0;

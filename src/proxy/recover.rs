@@ -14,6 +14,9 @@ use crate::resp::reply::{classify_error, parse_redirect};
 /// How long an unknown redirect target may take to be confirmed.
 const CONFIRM_BUDGET_MS: u64 = 1_500;
 
+/// How long one waits that may not be sent again yet, at least.
+const NO_LEAVE_MS: u64 = 15;
+
 /// Why waiting legs may look again.
 pub(super) enum News<'a> {
     Time,
@@ -32,7 +35,7 @@ impl Proxy {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
-        if self.is_at_node(r) {
+        if self.is_at_node(r) || self.is_sync_leg(r) {
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
@@ -46,6 +49,7 @@ impl Proxy {
         let cause = self.cause_of_abort(r, line);
         let next = self.decide(r, cause.as_deref().unwrap_or(line));
         if next == Next::Answer {
+            self.forget_refusals(r, line);
             self.backends[b as usize].pop(&self.requests);
             return self.complete(r, line);
         }
@@ -128,7 +132,10 @@ impl Proxy {
     pub(super) fn act(&mut self, r: u32, next: Next, line: &[u8], bytes: Vec<u8>) {
         self.requests[r].marks.unset(Marks::CONFIRMING);
         match next {
-            Next::Answer => self.complete(r, line),
+            Next::Answer => {
+                self.forget_refusals(r, line);
+                self.complete(r, line);
+            }
             Next::Exhausted => self.fail(r, errors::too_many_redirects),
             Next::Follow => {
                 self.follow(r, line);
@@ -281,7 +288,32 @@ impl Proxy {
         if self.age_ms(r) >= self.settings.request_timeout_ms {
             return self.give_up(r);
         }
+        let refused = !self.requests.reply(r).is_empty();
+        let early = refused && self.has_younger_in_flight(r);
+        if early || (refused && !self.repeats.take(self.now.ms, self.tally.commands)) {
+            return self.wait_for_leave(r, bytes);
+        }
         self.launch(r, Bytes::Own(bytes));
+    }
+
+    /// A node has refused it, and too much is sent again as it is. Its time goes on.
+    fn wait_for_leave(&mut self, r: u32, bytes: Vec<u8>) {
+        let line = self.requests.take_reply(r);
+        match self.decide(r, &line) {
+            Next::Wait { refresh, .. } => {
+                self.requests.set_reply(r, &line);
+                let pause = NO_LEAVE_MS + self.random() % NO_LEAVE_MS;
+                self.wait(r, Bytes::Own(bytes), self.now.ms + pause, refresh);
+            }
+            next => self.act(r, next, &line, bytes),
+        }
+    }
+
+    /// A last refusal is no answer that says that nodes are well again.
+    fn forget_refusals(&mut self, r: u32, line: &[u8]) {
+        if route::is_refusal(classify_error(line)) {
+            self.requests[r].waits = 0;
+        }
     }
 
     /// A request whose connection is gone. `bytes`: its own, where they could be saved.

@@ -7,7 +7,7 @@
 //! WAIT for more replicas than there are: it makes the primary ask them for a confirmation at once.
 //! The answer is the least over all primaries.
 //!
-//! Not here: WAITAOF, since a node tells nobody how far its replicas have synced their files.
+//! Not here: WAITAOF (`synced`).
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
@@ -36,9 +36,6 @@ impl Proxy {
         let c = asked.client;
         let number = |word| read_integer(args.get(word).unwrap_or_default());
         let (wanted, timeout_ms) = match (number(1), number(2)) {
-            _ if asked.command.name != "WAIT" => {
-                return self.answer_with(c, |out| errors::not_supported(out, asked.command.name));
-            }
             (None, _) => return self.answer_with(c, errors::not_integer),
             (_, None) => return self.answer_with(c, errors::timeout_not_integer),
             (_, Some(..0)) => return self.answer_with(c, errors::timeout_negative),

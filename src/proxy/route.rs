@@ -80,6 +80,12 @@ pub fn after_error(facts: &Facts) -> Next {
     }
 }
 
+/// Whether an error says that the request did not run and may be sent again.
+pub fn is_refusal(kind: ErrorKind) -> bool {
+    use ErrorKind::{Ask, ClusterDown, Loading, MasterDown, Moved, ReadOnly, TryAgain};
+    matches!(kind, TryAgain | ClusterDown | Loading | MasterDown | ReadOnly | Moved | Ask)
+}
+
 fn redirect(facts: &Facts, follow: Next) -> Next {
     match facts.target_known {
         None if facts.fenced => Next::Answer,

@@ -131,7 +131,7 @@ impl Rhythm {
         commands >= self.next
     }
 
-    /// It was.
+    /// It was; or commands are counted anew, after so many.
     pub fn step(&mut self, commands: u64) {
         // xorshift64: nothing depends on its quality.
         self.random ^= self.random << 13;
@@ -229,6 +229,9 @@ mod tests {
                 chosen.push(command);
             }
         }
+        // Counted anew (CONFIG RESETSTAT), it goes on.
+        rhythm.step(0);
+        assert!((1..=2 * SAMPLE_EVERY).any(|command| rhythm.is_due(command)));
         let wanted = 640_000 / SAMPLE_EVERY as usize;
         assert!((wanted * 9 / 10..wanted * 11 / 10).contains(&chosen.len()), "{}", chosen.len());
         for place in 0..SAMPLE_EVERY {

@@ -7,6 +7,9 @@
 //! it would if the client repeated it itself. Bodies that clients loaded reach the other reactors
 //! through the topology thread; those of EVAL stay where they were seen.
 //!
+//! A transaction runs once, so there a kept script goes as EVAL from the start: within EXEC nobody
+//! can take it away from the node again.
+//!
 //! Not here: running scripts (`fence`), SCRIPT at every node (`fanout`).
 
 use std::collections::VecDeque;
@@ -20,10 +23,12 @@ use super::request::Marks;
 use super::types::{Action, Report};
 use crate::command::{self, Args};
 use crate::limits::{SCRIPT_BYTES_MAX, SCRIPTS_BYTES_MAX, SCRIPTS_MAX};
-use crate::resp::request::{RequestLimits, RequestParser};
+use crate::resp::request::{
+    RequestLimits, RequestParser, write_request_bulk, write_request_header,
+};
 use crate::resp::write;
 
-type Digest = [u8; 20];
+pub type Digest = [u8; 20];
 
 /// What Redis and what Valkey says of a script that it has not got.
 const NOSCRIPT: [&[u8]; 2] =
@@ -65,12 +70,24 @@ impl Scripts {
 
     /// `name`: 40 hex digits in any case.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
-        let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 40)?;
-        let mut digest = [0; 20];
-        for (byte, at) in digest.iter_mut().zip((0..40).step_by(2)) {
-            *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
-        }
-        self.bodies.get(&digest)
+        self.bodies.get(&digest_of(name)?)
+    }
+
+    /// EVALSHA with the body in place of the name, if that is kept and has at most `room` bytes.
+    pub fn evaluate(&self, command: &str, args: &Args, room: usize) -> Option<(Digest, Vec<u8>)> {
+        let command = match command {
+            "EVALSHA" => b"EVAL".as_slice(),
+            "EVALSHA_RO" => b"EVAL_RO",
+            _ => return None,
+        };
+        let digest = digest_of(args.get(1)?)?;
+        let body = self.bodies.get(&digest).filter(|body| body.len() <= room)?;
+        let mut bytes = Vec::new();
+        write_request_header(&mut bytes, args.len());
+        write_request_bulk(&mut bytes, command);
+        write_request_bulk(&mut bytes, body);
+        args.iter().skip(2).for_each(|word| write_request_bulk(&mut bytes, word));
+        Some((digest, bytes))
     }
 
     /// The body, if a node that has not got it may be given it.
@@ -82,6 +99,16 @@ impl Scripts {
     pub fn clear(&mut self) {
         *self = Scripts::default();
     }
+}
+
+/// Of 40 hex digits.
+fn digest_of(name: &[u8]) -> Option<Digest> {
+    let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 40)?;
+    let mut digest = [0; 20];
+    for (byte, at) in digest.iter_mut().zip((0..40).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(digest)
 }
 
 impl Proxy {
@@ -140,6 +167,19 @@ impl Proxy {
         by_name && entry.waits == 0 && NOSCRIPT.contains(&line)
     }
 
+    /// A script in a transaction cannot be asked for again: one that is kept goes with its body,
+    /// the first time that the transaction calls it. `None`: as it is.
+    pub(super) fn queued_script(&mut self, asked: Asked, args: &Args) -> Option<Vec<u8>> {
+        if matches!(asked.command.name, "EVAL" | "EVAL_RO") {
+            self.note_evaluated(args.get(1)?);
+            return None;
+        }
+        let queue = self.clients[asked.client].mode.as_mut()?.queue.as_mut()?;
+        let room = self.settings.client_query_limit.checked_sub(queue.size() + args.bytes.len())?;
+        let (digest, bytes) = self.scripts.evaluate(asked.command.name, args, room)?;
+        queue.first_call(digest).then_some(bytes)
+    }
+
     /// The body of the script that a request names, if it is kept and can be loaded.
     pub(super) fn script_of(&self, bytes: &[u8]) -> Option<Arc<[u8]>> {
         let mut spans = Vec::new();
@@ -167,6 +207,29 @@ mod tests {
         scripts.clear();
         assert!(scripts.find(NAME).is_none());
         assert!(scripts.keep(b"return 1", 7).is_some());
+    }
+
+    #[test]
+    fn name_is_replaced_by_its_body_where_that_fits() {
+        let mut scripts = Scripts::default();
+        scripts.keep(b"return 1", 7);
+        let line = format!("EVALSHA {} 1 key arg", String::from_utf8_lossy(NAME));
+        let mut spans = Vec::new();
+        let mut bytes = Vec::new();
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        crate::resp::request::encode_request(words.into_iter(), &mut bytes);
+        let parsed = RequestParser::default().parse(&bytes, &RequestLimits::default(), &mut spans);
+        assert!(parsed.is_ok());
+        let args = Args { bytes: &bytes, spans: &spans };
+        let mut expected = Vec::new();
+        let words = [b"EVAL_RO".as_slice(), b"return 1", b"1", b"key", b"arg"];
+        crate::resp::request::encode_request(words.into_iter(), &mut expected);
+        let got = scripts.evaluate("EVALSHA_RO", &args, 8).map(|(_, bytes)| bytes);
+        assert_eq!(got, Some(expected));
+        assert!(scripts.evaluate("EVALSHA", &args, 7).is_none());
+        assert!(scripts.evaluate("FCALL", &args, 8).is_none());
+        scripts.clear();
+        assert!(scripts.evaluate("EVALSHA", &args, 8).is_none());
     }
 
     #[test]

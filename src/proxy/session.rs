@@ -55,8 +55,9 @@ pub struct Session {
     /// Index of its latest command in `command::COMMANDS`; `NO_COMMAND`: none.
     pub last_command: u16,
     pub version: Version,
-    /// SELECT.
-    pub database: u8,
+    /// SELECT: the number, and what the reactor has in its place (`databases`).
+    pub database: u32,
+    pub seat: u8,
     pub reply: ReplyMode,
     pub authenticated: bool,
     /// MONITOR was sent: it watches all clients.
@@ -92,6 +93,7 @@ impl Session {
             last_command: NO_COMMAND,
             version: Version::Resp2,
             database: 0,
+            seat: 0,
             reply: ReplyMode::On,
             authenticated,
             monitors: false,
@@ -130,7 +132,11 @@ impl Session {
         self.user = None;
         self.version = Version::Resp2;
         self.database = 0;
-        self.reply = ReplyMode::On;
+        self.seat = 0;
+        // What SKIP silences is RESET's own answer (redis-server: `clearClientConnectionState`).
+        if self.reply != ReplyMode::Skipping {
+            self.reply = ReplyMode::On;
+        }
         self.authenticated = authenticated;
         self.monitors = false;
         self.readonly = false;
@@ -204,6 +210,18 @@ mod tests {
         client.command_done();
         assert!(client.wants_reply());
         assert_eq!(client.reply, ReplyMode::On);
+    }
+
+    #[test]
+    fn reset_ends_off_and_is_itself_silenced_by_skip() {
+        for (before, wanted) in [(ReplyMode::Off, true), (ReplyMode::Skipping, false)] {
+            let mut client = session();
+            client.reply = before;
+            client.reset(true);
+            assert_eq!(client.wants_reply(), wanted, "{before:?}");
+            client.command_done();
+            assert_eq!(client.reply, ReplyMode::On);
+        }
     }
 
     #[test]

@@ -12,10 +12,11 @@ use std::net::SocketAddr;
 
 use super::Proxy;
 use super::facts::SlowFacts;
+use super::own::AT_NODE;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NONE;
-use crate::command::COMMANDS;
+use crate::command::{COMMANDS, Flags};
 use crate::limits::SLOW_SHOWN_MAX;
 use crate::resp::write;
 
@@ -29,10 +30,11 @@ const LOOK_MAX: u32 = 16 * 1024;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slow {
     pub id: u64,
-    pub unix_s: u64,
+    /// When it was answered. Finer than it is shown: it puts those of several reactors in order.
+    pub unix_us: u64,
     pub duration_us: u64,
     pub words: Vec<Vec<u8>>,
-    pub client: String,
+    pub client: SocketAddr,
     pub name: String,
     pub command: &'static str,
     /// Where it was answered, and how long after its bytes had left for there.
@@ -43,8 +45,8 @@ pub struct Slow {
 impl Slow {
     /// Without its words and its client.
     pub fn facts(&self) -> SlowFacts {
-        let &Slow { unix_s, duration_us, node_us, node, command, .. } = self;
-        SlowFacts { unix_s, duration_us, node_us, node, command }
+        let &Slow { unix_us, duration_us, node_us, node, command, .. } = self;
+        SlowFacts { unix_s: unix_us / 1_000_000, duration_us, node_us, node, command }
     }
 }
 
@@ -148,7 +150,7 @@ impl SlowLog {
 
     fn push(&mut self, mut entry: Slow) {
         entry.id = self.next_id;
-        self.spikes.add(entry.unix_s, entry.duration_us / 1_000);
+        self.spikes.add(entry.unix_us / 1_000_000, entry.duration_us / 1_000);
         self.next_id += self.id_step;
         self.total += 1;
         note_slowest(&mut self.recent, entry.facts());
@@ -218,10 +220,10 @@ impl Proxy {
         let session = &self.clients[self.requests[r].client].session;
         let slow = Slow {
             id: 0,
-            unix_s: self.now.unix_us / 1_000_000,
+            unix_us: self.now.unix_us,
             duration_us: self.age_ms(r) * 1_000,
             words,
-            client: super::local::client::canonical(session.peer).to_string(),
+            client: super::local::client::canonical(session.peer),
             name: session.name().unwrap_or_default().to_owned(),
             command: command.map_or("other", |command| command.name),
             node: backend.map(|backend| backend.address),
@@ -235,8 +237,11 @@ impl Proxy {
         let command = COMMANDS.get(usize::from(entry.command));
         let name = command.map_or("(unknown)", |command| command.name).replace('|', " ");
         let is_walk = entry.split != NONE && self.splits[entry.split].merge == Merge::Walk;
+        // What administers may hold passwords (CONFIG SET requirepass, PROXY NODE).
+        let shown =
+            command.map_or(entry.command != AT_NODE, |command| !command.flags.has(Flags::ADMIN));
         // What these send is not what their client wrote.
-        let own_words = !is_walk && !entry.marks.has(Marks::EXEC);
+        let own_words = shown && !is_walk && !entry.marks.has(Marks::EXEC);
         // Elsewhere its bytes are gone, or are others'.
         let sent = (own_words && entry.state == State::InFlight)
             .then(|| self.backends.get(entry.backend as usize))
@@ -279,17 +284,17 @@ fn header(bytes: &[u8], kind: u8) -> Option<(usize, &[u8])> {
 /// SLOWLOG GET: the newest of all reactors. `shares`: with the node and its share of the time,
 /// which no client expects there (PROXY SLOWLOG).
 pub fn write_entries(mut entries: Vec<Slow>, count: usize, shares: bool, out: &mut Vec<u8>) {
-    entries.sort_by_key(|entry| (std::cmp::Reverse(entry.unix_s), std::cmp::Reverse(entry.id)));
+    entries.sort_by_key(|entry| (std::cmp::Reverse(entry.unix_us), std::cmp::Reverse(entry.id)));
     entries.truncate(count);
     write::array_header(out, entries.len());
     for entry in &entries {
         write::array_header(out, if shares { 8 } else { 6 });
         write::integer(out, entry.id as i64);
-        write::integer(out, entry.unix_s as i64);
+        write::integer(out, (entry.unix_us / 1_000_000) as i64);
         write::integer(out, entry.duration_us as i64);
         write::array_header(out, entry.words.len());
         entry.words.iter().for_each(|word| write::bulk(out, word));
-        write::bulk(out, entry.client.as_bytes());
+        write::bulk(out, entry.client.to_string().as_bytes());
         write::bulk(out, entry.name.as_bytes());
         if shares {
             write::integer(out, entry.node_us as i64);
@@ -345,19 +350,34 @@ mod tests {
         assert_eq!(Spikes::default().draw(), None);
     }
 
-    #[test]
-    fn log_keeps_the_newest_and_its_bound() {
-        let entry = || Slow {
+    fn entry() -> Slow {
+        Slow {
             id: 0,
-            unix_s: 1,
+            unix_us: 1_000_000,
             duration_us: 1,
             words: Vec::new(),
-            client: String::new(),
+            client: SocketAddr::from(([127, 0, 0, 1], 1)),
             name: String::new(),
             command: "GET",
             node: None,
             node_us: 0,
-        };
+        }
+    }
+
+    /// Ids of two reactors say nothing of what was first.
+    #[test]
+    fn entries_of_one_second_stand_in_the_order_of_their_time() {
+        let at = |id, unix_us| Slow { id, unix_us, ..entry() };
+        let mut out = Vec::new();
+        let entries = vec![at(2, 1_900_000), at(5, 1_100_000), at(3, 1_500_000)];
+        write_entries(entries, 2, false, &mut out);
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.starts_with("*2\r\n*6\r\n:2\r\n:1\r\n"), "{text}");
+        assert!(text.contains("*6\r\n:3\r\n:1\r\n"), "{text}");
+    }
+
+    #[test]
+    fn log_keeps_the_newest_and_its_bound() {
         let mut log = SlowLog::new(3, 1, 2);
         (0..5).for_each(|_| log.push(entry()));
         let ids: Vec<u64> = log.newest(9).iter().map(|slow| slow.id).collect();

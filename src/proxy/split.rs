@@ -9,7 +9,7 @@ use super::types::NONE;
 use super::walk::Walk;
 use crate::cluster::SLOTS;
 use crate::command::{Args, ResponsePolicy, SplitShape};
-use crate::resp::reply::{aggregate_header, first_frame_len, parse_integer};
+use crate::resp::reply::{first_frame_len, list_header, parse_integer};
 use crate::resp::request::{write_request_bulk, write_request_header};
 use crate::resp::{Version, write};
 
@@ -20,6 +20,8 @@ pub enum Merge {
     Values,
     Sum,
     Min,
+    /// Arrays of counts: the least in each place.
+    Least,
     /// The first reply, if none is an error.
     AllSucceeded,
     /// The first reply that is no error.
@@ -84,7 +86,7 @@ pub struct Split {
     /// For `Merge::Walk`: the walk, and a number that nobody outside can foresee.
     pub walk: Option<Box<Walk>>,
     /// SELECT: the database that its client enters if all say OK.
-    pub database: Option<u8>,
+    pub database: Option<u32>,
     pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
@@ -158,6 +160,7 @@ impl Split {
                 Some(())
             }
             Merge::Values => merge_values(replies, &self.order, out),
+            Merge::Least => merge_least(replies, out),
             Merge::LogicalAnd => merge_and(replies, &self.adjust, out),
             Merge::Join => merge_join(replies, out),
             Merge::Union => merge_union(replies, out),
@@ -341,10 +344,7 @@ impl Cut {
 fn merge_values(replies: &[&[u8]], order: &[u32], out: &mut Vec<u8>) -> Option<()> {
     let mut rests = Vec::with_capacity(replies.len());
     for reply in replies {
-        let (kind, _, header) = aggregate_header(reply)?;
-        if kind != b'*' {
-            return None;
-        }
+        let (_, header) = list_header(reply)?;
         rests.push(reply.get(header..)?);
     }
     write::array_header(out, order.len());
@@ -355,6 +355,24 @@ fn merge_values(replies: &[&[u8]], order: &[u32], out: &mut Vec<u8>) -> Option<(
         *rest = rest.get(len..)?;
     }
     rests.iter().all(|rest| rest.is_empty()).then_some(())
+}
+
+fn merge_least(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
+    let mut least: Vec<i64> = Vec::new();
+    for (n, reply) in replies.iter().enumerate() {
+        let counts: Option<Vec<i64>> = elements(reply)?.into_iter().map(parse_integer).collect();
+        let counts = counts?;
+        if n == 0 {
+            least = counts;
+        } else if counts.len() != least.len() {
+            return None;
+        } else {
+            least.iter_mut().zip(counts).for_each(|(least, count)| *least = count.min(*least));
+        }
+    }
+    write::array_header(out, least.len());
+    least.into_iter().for_each(|count| write::integer(out, count));
+    Some(())
 }
 
 /// `kept`: places where one yes is enough.
@@ -382,12 +400,11 @@ fn merge_and(replies: &[&[u8]], kept: &[i64], out: &mut Vec<u8>) -> Option<()> {
 fn merge_join(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
     let mut total = 0;
     for reply in replies {
-        let (_, count, _) = aggregate_header(reply)?;
-        total += usize::try_from(count).ok()?;
+        total += list_header(reply)?.0;
     }
     write::array_header(out, total);
     for reply in replies {
-        let (_, _, header) = aggregate_header(reply)?;
+        let (_, header) = list_header(reply)?;
         out.extend_from_slice(reply.get(header..)?);
     }
     Some(())
@@ -395,7 +412,7 @@ fn merge_join(replies: &[&[u8]], out: &mut Vec<u8>) -> Option<()> {
 
 /// The elements of an array reply, whatever they are.
 fn elements(reply: &[u8]) -> Option<Vec<&[u8]>> {
-    let (_, count, header) = aggregate_header(reply)?;
+    let (count, header) = list_header(reply)?;
     let mut rest = reply.get(header..)?;
     let mut found = Vec::new();
     for _ in 0..count {
@@ -495,6 +512,16 @@ mod tests {
     }
 
     #[test]
+    fn least_of_each_place_counts() {
+        let replies = ["*2\r\n:1\r\n:0\r\n", "*2\r\n:0\r\n:2\r\n", "*2\r\n:1\r\n:1\r\n"];
+        check(Merge::Least, &[], &replies, "*2\r\n:0\r\n:0\r\n");
+        check(Merge::Least, &[], &replies[1..], "*2\r\n:0\r\n:1\r\n");
+        let unlike = ["*2\r\n:1\r\n:0\r\n", "*1\r\n:0\r\n"];
+        check(Merge::Least, &[], &unlike, &format!("-{UNEXPECTED}\r\n"));
+        check(Merge::Least, &[], &["*2\r\n:1\r\n:0\r\n", "-ERR no\r\n"], "-ERR no\r\n");
+    }
+
+    #[test]
     fn receivers_are_never_fewer_than_none() {
         check_adjusted(Merge::Sum, &[2], &[":1\r\n"], ":3\r\n");
         check_adjusted(Merge::Sum, &[-1], &[":0\r\n"], ":0\r\n");
@@ -571,6 +598,19 @@ mod tests {
     fn keys_are_joined() {
         let replies = ["*1\r\n$1\r\na\r\n", "*0\r\n", "*1\r\n$1\r\nb\r\n"];
         check(Merge::Join, &[], &replies, "*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    }
+
+    #[test]
+    fn map_or_attribute_for_an_array_is_refused_and_never_taken_for_one() {
+        let text = format!("-{UNEXPECTED}\r\n");
+        let map = "%1\r\n$1\r\na\r\n$1\r\nb\r\n";
+        let attribute = "|1\r\n$1\r\na\r\n$1\r\nb\r\n*1\r\n$1\r\nc\r\n";
+        for odd in [map, attribute, "*-1\r\n", ">1\r\n:1\r\n"] {
+            for merge in [Merge::Join, Merge::Union, Merge::Counts, Merge::LogicalAnd] {
+                check(merge, &[], &["*0\r\n", odd], &text);
+            }
+            check(Merge::Values, &[0], &[odd], &text);
+        }
     }
 
     #[test]

@@ -36,25 +36,24 @@ impl Proxy {
     }
 
     /// By the channel's slot, so that one channel's messages keep their order. The node counts each
-    /// backend of ours that it sends the message to as one receiver: in their place the clients of
-    /// this reactor are counted.
+    /// backend of ours that it sends the message to as one receiver: in their place the clients are
+    /// counted, those of other reactors by asking them (`receivers`).
     fn run_publish(&mut self, asked: Asked, args: &Args) -> Ran {
         let channel = args.get(1).unwrap_or_default();
         let slot = slot_of(channel);
-        let more = match asked.command.name {
-            "SPUBLISH" => self.topics.receivers(&[Kind::Shard], channel, self.map.get(slot)),
-            _ => {
-                let kinds = [Kind::Channel, Kind::Pattern];
-                self.topics.receivers(&kinds, channel, self.map.get(slot))
-            }
-        };
-        if more == 0 {
+        let sharded = asked.command.name == "SPUBLISH";
+        let more = self.own_receivers(sharded, channel);
+        let elsewhere = self.counts_elsewhere();
+        if more == 0 && !elsewhere {
             self.launch_single(asked, slot, Source::Borrowed(args.bytes));
             return Ran::Yes;
         }
         let s = self.open_parent(asked, Merge::Sum);
         self.splits[s].adjust.push(more);
         self.open_part(asked, s, slot);
+        if elsewhere {
+            self.open_elsewhere(asked, s, sharded, channel);
+        }
         self.launch_part(s, 0, Bytes::Copy(args.bytes));
         Ran::Yes
     }

@@ -19,7 +19,7 @@ fn identity() -> Identity {
         slowlog_max_len: 128,
         maxclients: 100,
         listen_port: 1,
-        announce: None,
+        announce: Vec::new(),
         started_unix_s: 0,
         process_id: 1,
         reactors: 2,
@@ -198,4 +198,81 @@ fn transaction_does_not_hold_what_others_must_answer() {
     let told = duo.ask(0, here, "MULTI\r\nCLIENT LIST\r\nPING\r\nEXEC\r\n");
     let expected = "+OK\r\n-ERR Command not allowed inside a transaction\r\n+QUEUED\r\n-EXECABORT";
     assert!(told.starts_with(expected), "{told}");
+}
+
+/// Somebody behind the other one is subscribed; there are no nodes, so none confirms it.
+fn with_listener_there(duo: &mut Duo) -> u32 {
+    let there = duo.client(1);
+    duo.ask(1, there, "SUBSCRIBE news\r\nPSUBSCRIBE n*\r\n");
+    duo.proxies[0].handle_subscriptions_elsewhere(duo.proxies[1].has_subscriptions());
+    there
+}
+
+#[test]
+fn all_that_a_turn_publishes_is_asked_for_at_once_and_one_question_at_a_time() {
+    let mut duo = Duo::new();
+    let here = duo.client(0);
+    duo.ask(0, here, "PUBLISH news x\r\n");
+    assert!(duo.asked[0].is_empty(), "nobody listens elsewhere");
+    with_listener_there(&mut duo);
+    duo.ask(0, here, &"PUBLISH news x\r\nSPUBLISH news x\r\n".repeat(8));
+    duo.ask(0, here, "PUBLISH other x\r\n");
+    let published = |duo: &Duo| -> Vec<usize> {
+        let count = |query: &Query| match query {
+            Query::Receivers(all) => all.len(),
+            other => panic!("{other:?}"),
+        };
+        duo.asked[0].iter().map(|(_, query)| count(query)).collect()
+    };
+    assert_eq!(published(&duo), [16]);
+    duo.carry(0);
+    assert_eq!(published(&duo), [1]);
+}
+
+#[test]
+fn count_of_receivers_outlives_its_client_and_a_silent_reactor() {
+    let mut duo = Duo::new();
+    let there = with_listener_there(&mut duo);
+    let (gone, stays) = (duo.client(0), duo.client(0));
+    duo.ask(0, gone, "PUBLISH news x\r\nPUBLISH news x\r\n");
+    duo.ask(0, stays, "PUBLISH news x\r\n");
+    duo.ask(0, gone, "PUBLISH news x\r\n");
+    let now = duo.now();
+    duo.proxies[0].handle_end(Conn::Client(gone), true, now);
+    duo.turn(0);
+    duo.now_ms += PEERS_MS_MAX + 20;
+    duo.turn(0);
+    // No node has taken the message: that is what the answer says, whoever was counted.
+    let mut told = String::new();
+    for _ in 0..200 {
+        duo.now_ms += 50;
+        told += &duo.turn(0);
+    }
+    assert!(told.starts_with('-') && told.lines().count() == 1, "{told}");
+    while !duo.asked[0].is_empty() {
+        assert_eq!(duo.carry(0), "");
+    }
+    let now = duo.now();
+    duo.proxies[1].handle_end(Conn::Client(there), true, now);
+    duo.turn(1);
+    assert!(!duo.proxies[1].has_subscriptions());
+    assert_eq!((duo.proxies[0].requests_open(), duo.proxies[1].requests_open()), (0, 0));
+}
+
+#[test]
+fn reactor_that_has_ended_has_no_receivers() {
+    let mut duo = Duo::new();
+    with_listener_there(&mut duo);
+    let here = duo.client(0);
+    duo.ask(0, here, "PUBLISH news x\r\n");
+    duo.ask(0, here, "PUBLISH news x\r\n");
+    let now = duo.now();
+    duo.proxies[0].handle_peer_left(1, now);
+    duo.turn(0);
+    duo.ask(0, here, "PUBLISH news x\r\n");
+    assert_eq!(duo.asked[0].len(), 1, "nobody is asked again");
+    let now = duo.now();
+    duo.proxies[0].handle_end(Conn::Client(here), true, now);
+    duo.turn(0);
+    assert_eq!(duo.proxies[0].requests_open(), 0);
 }

@@ -126,7 +126,8 @@ impl Proxy {
             return None;
         }
         // As other commands for all nodes; and who answers with others does so in its own time.
-        let together = self.asks_peers(command) && command.name != "INFO";
+        let by_itself = matches!(command.name, "INFO" | "CONFIG|RESETSTAT");
+        let together = self.asks_peers(command) && !by_itself;
         let place = match together || self.is_config_of_nodes(command) || command.name == "MONITOR"
         {
             true => Place::Nowhere,
@@ -170,6 +171,7 @@ impl Proxy {
             Ok(slot) => slot,
             Err(error) => return self.fail_queued(c, |out| out.extend_from_slice(&error)),
         };
+        let with_body = self.queued_script(asked, args);
         let Some(queue) = self.queue_of(c) else { return Ran::Yes };
         if slot.is_some_and(|slot| !queue.accept_slot(slot)) {
             self.count_crossslot(asked.command);
@@ -178,7 +180,7 @@ impl Proxy {
         if slot.is_none() && queue.hint == NO_SLOT {
             queue.hint = slot_of(args.get(1).unwrap_or_default());
         }
-        queue.push_at_node(args.bytes);
+        queue.push_at_node(with_body.as_deref().unwrap_or(args.bytes));
         queue.fenced |= asked.marks.has(Marks::FENCED);
         queue.reads_only &= asked.marks.has(Marks::RETRY_SAFE);
         self.answer_queued(c)

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::peers::Query;
 use crate::cluster::{AddressMap, Endpoint};
+use crate::limits::REQUEST_BULK_MAX;
 use crate::secret::Secret;
 
 /// No index: the end of a list, an absent owner.
@@ -130,6 +131,8 @@ pub struct Settings {
     pub pubsub_output_limit: usize,
     /// Bytes of one unfinished request.
     pub client_query_limit: usize,
+    /// Bytes of one word of a request.
+    pub client_bulk_limit: u64,
     /// A client that says nothing for so long is closed; 0: never.
     pub client_idle_ms: u64,
     /// A client over its soft output mark that takes nothing for so long is closed.
@@ -162,6 +165,8 @@ pub struct Settings {
     pub sample_keys: bool,
     /// Backends that single clients have for themselves, for one node.
     pub private_backends_max: usize,
+    /// Databases that clients may be in at a time.
+    pub databases_max: u8,
 }
 
 impl Settings {
@@ -183,6 +188,7 @@ impl Default for Settings {
             client_output_limit: 256 << 20,
             pubsub_output_limit: 32 << 20,
             client_query_limit: 1 << 30,
+            client_bulk_limit: REQUEST_BULK_MAX,
             client_idle_ms: 0,
             client_stall_ms: 60_000,
             request_timeout_ms: 5_000,
@@ -202,6 +208,7 @@ impl Default for Settings {
             slowlog_max_len: 128,
             sample_keys: false,
             private_backends_max: 256,
+            databases_max: 16,
         }
     }
 }

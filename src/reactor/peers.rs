@@ -9,6 +9,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Sender, TrySendError};
 
 use super::{ReactorFacts, Worker};
+use crate::proxy::Proxy;
 use crate::proxy::peers::{Query, Told};
 use crate::ring::Waker;
 
@@ -91,6 +92,28 @@ impl Worker {
         }
     }
 
+    /// What is published in this turn has been waiting since before it: those who were told that
+    /// they are subscribed before it was sent are on the board.
+    pub(super) fn look_for_subscriptions(&mut self) {
+        if self.peers.len() > 1 {
+            let own = usize::from(self.index);
+            let mut others = self.board.iter().enumerate().filter(|&(index, _)| index != own);
+            let elsewhere = others.any(|(_, shown)| shown.is_subscribed());
+            for proxy in &mut self.proxies {
+                proxy.handle_subscriptions_elsewhere(elsewhere);
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn show_subscriptions(&mut self) {
+        let subscribed = self.proxies.iter().any(Proxy::has_subscriptions);
+        if subscribed != self.subscribed {
+            self.subscribed = subscribed;
+            self.board[usize::from(self.index)].show_subscribed(subscribed);
+        }
+    }
+
     /// Takes what the others have sent.
     pub(super) fn hear_peers(&mut self) {
         while let Ok(message) = self.inbox.try_recv() {
@@ -108,6 +131,10 @@ impl Worker {
                 Message::Asked { pool, from, ticket, query } => {
                     let Some(proxy) = self.proxies.get_mut(usize::from(pool)) else { continue };
                     let told = proxy.handle_asked(from, &query, now);
+                    if *query == Query::ResetCounts {
+                        // Before it says so: who asked reads what is published.
+                        self.publish();
+                    }
                     if let Some(peer) = self.peers.get(usize::from(from)) {
                         peer.tell(Message::Told { pool, from: self.index, ticket, told });
                     }

@@ -2,13 +2,15 @@
 //!
 //! Not here: what is counted when (`proxy`, `ring`), how lines are written (`log`).
 
+use std::net::SocketAddr;
+
 use super::{TOTALS_EVERY_MS, Worker};
 use crate::metrics::{self, Board, Counter};
 use crate::proxy::local::Totals;
 use crate::proxy::{self, Note};
-use crate::ring::Counters as RingCounters;
+use crate::ring;
 
-/// How often it is written that clients cannot be accepted.
+/// How often it is written that clients are refused, or cannot be accepted.
 const ACCEPT_TOLD_EVERY_MS: u64 = 10_000;
 
 impl Worker {
@@ -48,6 +50,20 @@ impl Worker {
         let error = std::io::Error::from_raw_os_error(errno);
         let fields = [("error", &error as _), ("attempts_since", &times as _)];
         self.log.warn(self.now.unix_us, "cannot accept a client", &fields);
+    }
+
+    /// One client too many, and as a rule not the last: a line now and then.
+    #[cold]
+    pub(super) fn tell_refused(&mut self, pool: u16, peer: &SocketAddr, why: &'static str) {
+        let (from_ms, times) = self.refusals_told;
+        if self.now.ms < from_ms {
+            self.refusals_told.1 += 1;
+            return;
+        }
+        self.refusals_told = (self.now.ms + ACCEPT_TOLD_EVERY_MS, 0);
+        let pool = ("pool", &self.names[usize::from(pool)] as _);
+        let fields = [pool, ("client", peer as _), ("why", &why as _), ("more", &times as _)];
+        self.log.warn(self.now.unix_us, "client refused", &fields);
     }
 
     /// What the proxy has to say to people.
@@ -100,6 +116,7 @@ impl Worker {
         let mut sums = proxy::Tally::default();
         let (mut clients, mut backends, mut requests) = (0, 0, 0);
         let (mut blocked, mut private) = (0, 0);
+        let missing = self.proxies.iter().map(|proxy| proxy.slots_missing() as u64).sum();
         let mut subscribed = [0; 4];
         for proxy in &self.proxies {
             sums.add(&proxy.tally);
@@ -108,8 +125,7 @@ impl Worker {
             private += proxy.backends_private() as u64;
             backends += proxy.backends_connected() as u64;
             requests += proxy.requests_open() as u64;
-            let counts = proxy.subscription_counts().into_iter();
-            subscribed.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64);
+            add_counts(&mut subscribed, proxy.subscription_counts());
         }
         let values = [
             (Counter::ClientsConnected, clients),
@@ -147,8 +163,10 @@ impl Worker {
             (Counter::PubsubPatterns, subscribed[1]),
             (Counter::PubsubShardChannels, subscribed[2]),
             (Counter::PubsubClients, subscribed[3]),
+            (Counter::SlotsMissing, missing),
+            (Counter::Turns, self.turns),
         ];
-        for (counter, value) in values.into_iter().chain(of_ring(&ring, self.turns)) {
+        for (counter, value) in values.into_iter().chain(ring_values(&ring)) {
             counters.set(counter, value);
         }
         if let Some(published) = self.board.get(usize::from(self.index)) {
@@ -178,18 +196,8 @@ impl Worker {
     }
 }
 
-fn of_ring(ring: &RingCounters, turns: u64) -> [(Counter, u64); 9] {
-    [
-        (Counter::Turns, turns),
-        (Counter::Enters, ring.enters),
-        (Counter::Completions, ring.completions),
-        (Counter::CompletionsStale, ring.stale),
-        (Counter::BuffersExhausted, ring.enobufs),
-        (Counter::ReceivesRearmed, ring.rearms),
-        (Counter::BusyPollHits, ring.spin_hits),
-        (Counter::QueueOverflows, ring.overflows),
-        (Counter::ShortSends, ring.short_sends),
-    ]
+fn add_counts(sums: &mut [u64; 4], counts: [usize; 4]) {
+    sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count as u64);
 }
 
 /// What INFO says of the whole process.
@@ -231,6 +239,9 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         memory_used: value(Counter::MemoryHeld),
         memory_limit: value(Counter::MemoryLimit),
         clients_slowed: value(Counter::ClientsSlowed),
+        buffers_exhausted: value(Counter::BuffersExhausted),
+        queue_overflows: value(Counter::QueueOverflows),
+        submissions_full: value(Counter::SubmissionsFull),
         clients_closed_for_memory: value(Counter::ClientsClosedForMemory),
         memory_peak: value(Counter::MemoryPeak),
         memory_rss: value(Counter::MemoryRss),
@@ -241,4 +252,18 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
         latency_p99_us: sums.latency_us(0.99),
         latency_p999_us: sums.latency_us(0.999),
     }
+}
+
+fn ring_values(ring: &ring::Counters) -> [(Counter, u64); 9] {
+    [
+        (Counter::Enters, ring.enters),
+        (Counter::Completions, ring.completions),
+        (Counter::CompletionsStale, ring.stale),
+        (Counter::BuffersExhausted, ring.enobufs),
+        (Counter::ReceivesRearmed, ring.rearms),
+        (Counter::BusyPollHits, ring.spin_hits),
+        (Counter::QueueOverflows, ring.overflows),
+        (Counter::ShortSends, ring.short_sends),
+        (Counter::SubmissionsFull, ring.full),
+    ]
 }

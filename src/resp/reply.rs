@@ -389,6 +389,15 @@ pub fn aggregate_header(bytes: &[u8]) -> Option<(u8, i64, usize)> {
     (allowed && tail.get(cr + 1) == Some(&b'\n')).then_some((*kind, count, cr + 3))
 }
 
+/// Elements and header length of the array or set at the front of `bytes`. `None` for all else: in
+/// a map or behind an attribute stand other numbers of elements, and a null array has none.
+pub fn list_header(bytes: &[u8]) -> Option<(usize, usize)> {
+    match aggregate_header(bytes)? {
+        (b'*' | b'~', count, len) => Some((usize::try_from(count).ok()?, len)),
+        _ => None,
+    }
+}
+
 /// Bytes of the whole frame at the front of `bytes`. `None` if it is cut or wrong.
 #[inline]
 pub fn first_frame_len(bytes: &[u8]) -> Option<usize> {

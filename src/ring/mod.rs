@@ -108,6 +108,8 @@ pub struct Counters {
     pub enobufs: u64,
     /// Times that the completion queue was too small.
     pub overflows: u64,
+    /// Times that the submission queue was full before the turn's end.
+    pub full: u64,
     /// Multishots that ended by themselves and were armed anew.
     pub rearms: u64,
     /// Sends that did not go out at once.

@@ -151,6 +151,7 @@ impl Ring {
     /// Submits early because the queue is full. False: the ring is broken.
     #[cold]
     fn make_room(&mut self) -> bool {
+        self.counters.full += 1;
         for _ in 0..8 {
             if let Err(error) = self.submit(Wait::No) {
                 self.fatal = Some(error);

@@ -20,7 +20,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks TERM, INT and HUP in this thread and those that it will start, and ignores PIPE.
+    /// Blocks TERM, INT and HUP in this thread and those that it will start, and ignores PIPE, and
+    /// USR1 and USR2, which by default kill: others' tools send them to have logs opened anew, and
+    /// ours is stderr.
     /// Call it before any thread is started: in one started earlier they would still kill.
     pub fn block() -> io::Result<Signals> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
@@ -37,9 +39,11 @@ impl Signals {
         if errno != 0 {
             return Err(io::Error::from_raw_os_error(errno));
         }
-        // SAFETY: sets the disposition to "ignore", so no code of ours runs in a handler.
-        if unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) } == libc::SIG_ERR {
-            return Err(io::Error::last_os_error());
+        for signal in [libc::SIGPIPE, libc::SIGUSR1, libc::SIGUSR2] {
+            // SAFETY: sets the disposition to "ignore", so no code of ours runs in a handler.
+            if unsafe { libc::signal(signal, libc::SIG_IGN) } == libc::SIG_ERR {
+                return Err(io::Error::last_os_error());
+            }
         }
         Ok(Signals { set })
     }

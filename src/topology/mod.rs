@@ -71,6 +71,16 @@ pub enum Report {
     Stop,
 }
 
+/// How large requests nodes take in. A larger one would end the connection that many clients share.
+/// `None`: not known, because the node does not tell or does not tell us.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct RequestBounds {
+    /// Bytes of one word (`proto-max-bulk-len`).
+    pub bulk_max: Option<u64>,
+    /// Bytes of a request (`client-query-buffer-limit`).
+    pub query_max: Option<u64>,
+}
+
 /// What this thread tells each reactor.
 #[derive(Clone, Debug)]
 pub enum Update {
@@ -85,6 +95,8 @@ pub enum Update {
     Refreshed { pool: u16, ok: bool },
     /// Commands that only the nodes know; once for each pool, after its first map.
     Learned { pool: u16, learned: Arc<Learned> },
+    /// The least that nodes take in, as far as they have told, when that changes.
+    Bounds { pool: u16, bounds: RequestBounds },
     /// A client of reactor `from` has loaded this script; `None`: flushed all. That reactor knows,
     /// and has perhaps gone on since.
     Script { pool: u16, from: u16, body: Option<Arc<[u8]>> },

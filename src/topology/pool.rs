@@ -5,11 +5,12 @@
 
 use super::schedule::{Known, Outcome, Schedule, Target};
 use super::settings::PoolSettings;
-use super::{Report, Update};
+use super::{Report, RequestBounds, Update};
 use crate::cluster::{AddressMap, Choice, Endpoint, Node, SLOTS, SlotMap, Topology, Witnesses};
 use crate::command::Learned;
-use crate::limits::{REFRESH_URGENT_MS, UNCONFIRMED_MAX};
+use crate::limits::{NODES_MAX, REFRESH_URGENT_MS, UNCONFIRMED_MAX};
 use crate::log::Log;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -38,6 +39,8 @@ pub(super) struct Told {
     pub(super) topology: Topology,
     /// The node says that the cluster is ok.
     pub(super) ok: bool,
+    /// How large requests it takes.
+    pub(super) bounds: RequestBounds,
     /// Who told it.
     pub(super) teller: Box<str>,
 }
@@ -83,6 +86,10 @@ pub(super) struct Pool {
     /// Nodes that reactors lost.
     lost: Vec<Lost>,
     learned: Option<Arc<Learned>>,
+    /// What each node takes in, as it last said.
+    bounds: BTreeMap<Box<str>, RequestBounds>,
+    /// What reactors have been told of that.
+    bounds_told: RequestBounds,
     /// Set when COMMAND is to be asked.
     to_learn: bool,
     /// Places that reactors were redirected to and that the map does not know: to be answered after
@@ -110,6 +117,8 @@ impl Pool {
             patched_at: None,
             lost: Vec::new(),
             learned: None,
+            bounds: BTreeMap::new(),
+            bounds_told: RequestBounds::default(),
             to_learn: false,
             unconfirmed: Vec::new(),
             confirming: Vec::new(),
@@ -133,7 +142,10 @@ impl Pool {
     pub(super) fn standing(&self) -> impl Iterator<Item = Update> + '_ {
         let (map, learned) = (self.current.iter().cloned(), self.learned.iter().cloned());
         let map = map.map(|topology| Update::Map { pool: self.index, topology });
+        let bounds = (self.bounds_told != RequestBounds::default())
+            .then_some(Update::Bounds { pool: self.index, bounds: self.bounds_told });
         map.chain(learned.map(|learned| Update::Learned { pool: self.index, learned }))
+            .chain(bounds)
     }
 
     pub(super) fn next_deadline(&self) -> Option<u64> {
@@ -223,6 +235,24 @@ impl Pool {
             out.push(Update::Confirmed { pool: self.index, endpoint, address });
         }
         out.push(Update::Refreshed { pool: self.index, ok: answered });
+    }
+
+    /// A request must not be larger than any node takes, as it may go to each of them.
+    fn note_bounds(&mut self, teller: &str, bounds: RequestBounds, out: &mut Vec<Update>) {
+        if self.bounds.len() >= NODES_MAX {
+            self.bounds.clear();
+        }
+        self.bounds.insert(teller.into(), bounds);
+        let least =
+            |of: fn(&RequestBounds) -> Option<u64>| self.bounds.values().filter_map(of).min();
+        let bounds = RequestBounds {
+            bulk_max: least(|bounds| bounds.bulk_max),
+            query_max: least(|bounds| bounds.query_max),
+        };
+        if bounds != self.bounds_told {
+            self.bounds_told = bounds;
+            out.push(Update::Bounds { pool: self.index, bounds });
+        }
     }
 
     /// Whom to ask for its commands now, if anybody: once, and again with each refresh while it
@@ -370,7 +400,8 @@ impl Pool {
         say: &mut Say,
         out: &mut Vec<Update>,
     ) -> (Outcome, bool) {
-        let Told { topology, ok, teller } = told;
+        let Told { topology, ok, bounds, teller } = told;
+        self.note_bounds(&teller, bounds, out);
         let choice = self.witnesses.choose(self.current.as_deref(), topology, &teller);
         let outcome = match choice {
             Choice::Adopt(topology) => {

@@ -5,7 +5,7 @@
 use crate::cluster::{Endpoint, Topology};
 use ahash::AHashMap;
 use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
@@ -14,8 +14,12 @@ use tokio::sync::{Semaphore, oneshot};
 const LOOKUPS_MAX: usize = 16;
 /// How long anybody waits for the resolver before the last good answer is taken.
 const LOOKUP_MS: u64 = 1000;
+/// How long connecting to an address that is new for a name may take.
+const PROBE_MS: u64 = 500;
 /// How long an answer is taken as fresh.
 const FRESH_MS: u64 = 5000;
+/// The same while the address that it led to is lost.
+const FRESH_LOST_MS: u64 = 500;
 /// How long the answer for a name that nobody asks about any more is kept.
 const KEPT_MS: u64 = 600_000;
 /// Addresses kept of one name.
@@ -42,8 +46,9 @@ impl Resolver {
         Resolver { names: Rc::default(), permits: Rc::new(Semaphore::new(LOOKUPS_MAX)), clock }
     }
 
-    /// All addresses of a host; empty if there are none. Asks anew if `fresh`.
-    pub(super) async fn lookup(&self, host: &str, fresh: bool) -> Vec<IpAddr> {
+    /// All addresses of a host; empty if there are none. Asks anew if the answer is older than
+    /// `fresh_ms`.
+    pub(super) async fn lookup(&self, host: &str, fresh_ms: u64) -> Vec<IpAddr> {
         if let Ok(ip) = host.parse() {
             return vec![ip];
         }
@@ -52,8 +57,8 @@ impl Resolver {
             let mut names = self.names.borrow_mut();
             let entry = names.entry(host.into()).or_default();
             entry.used_at = now;
-            let young = entry.answered_at.is_some_and(|at| now < at.saturating_add(FRESH_MS));
-            if entry.in_flight || (young && !fresh) {
+            let young = entry.answered_at.is_some_and(|at| now < at.saturating_add(fresh_ms));
+            if entry.in_flight || young {
                 return entry.addresses.clone();
             }
             // Callers in the meantime take the last good answer.
@@ -73,16 +78,28 @@ impl Resolver {
         lost: &[SocketAddr],
         fresh: bool,
     ) {
-        let mut hosts: Vec<Box<str>> =
-            topology.nodes.iter().map(|node| node.endpoint.host.clone()).collect();
+        let address_before = |endpoint: &Endpoint| {
+            let index = last?.node_by_endpoint(endpoint)?;
+            last?.nodes.get(usize::from(index))?.address
+        };
+        // What led to an address that was lost is asked for again; those come first.
+        let mut hosts: Vec<(Box<str>, bool)> = (topology.nodes.iter())
+            .map(|node| {
+                let before = address_before(&node.endpoint);
+                let is_lost = before.is_some_and(|before| lost.contains(&before));
+                (node.endpoint.host.clone(), !is_lost)
+            })
+            .collect();
         hosts.sort_unstable();
-        hosts.dedup();
+        hosts.dedup_by(|a, b| a.0 == b.0);
         let lookups: Vec<_> = hosts
             .into_iter()
-            .map(|host| {
+            .map(|(host, is_well)| {
                 let resolver = self.clone();
+                let fresh_ms = if is_well { FRESH_MS } else { FRESH_LOST_MS };
+                let fresh_ms = if fresh { 0 } else { fresh_ms };
                 tokio_uring::spawn(async move {
-                    let addresses = resolver.lookup(&host, fresh).await;
+                    let addresses = resolver.lookup(&host, fresh_ms).await;
                     (host, addresses)
                 })
             })
@@ -93,18 +110,38 @@ impl Resolver {
                 found.insert(host, addresses);
             }
         }
-        for node in &mut topology.nodes {
-            let before = last.and_then(|last| {
-                let index = last.node_by_endpoint(&node.endpoint)?;
-                last.nodes.get(usize::from(index))?.address
-            });
+        let mut changed = Vec::new();
+        for (index, node) in topology.nodes.iter_mut().enumerate() {
+            let before = address_before(&node.endpoint);
             let now = found.get(&node.endpoint.host).map(Vec::as_slice).unwrap_or_default();
             node.address = pick(now, &node.endpoint, before, lost);
+            if let (Some(now), Some(before)) = (node.address, before)
+                && now != before
+                && !lost.contains(&before)
+            {
+                changed.push((index, before, tokio_uring::spawn(self.clone().listens(now))));
+            }
+        }
+        for (index, before, listens) in changed {
+            if let (false, Some(node)) =
+                (listens.await.unwrap_or(false), topology.nodes.get_mut(index))
+            {
+                node.address = Some(before);
+            }
         }
         let now = self.clock.now_ms();
         self.names
             .borrow_mut()
             .retain(|_, entry| entry.in_flight || now < entry.used_at.saturating_add(KEPT_MS));
+    }
+
+    /// Whether somebody takes connections at an address that a name leads to now, while nothing is
+    /// wrong with the one before: a wrong answer must not cost the healthy connections there.
+    async fn listens(self, address: SocketAddr) -> bool {
+        let Ok(_permit) = self.permits.acquire().await else { return false };
+        let limit = Duration::from_millis(PROBE_MS);
+        let attempt = off_thread(move || TcpStream::connect_timeout(&address, limit).is_ok());
+        attempt.await.unwrap_or(false)
     }
 
     async fn ask(self, host: Box<str>) {

@@ -2,6 +2,7 @@
 //!
 //! Not here: whom to ask and when (`schedule`), whether to believe the answer (`pool`).
 
+use super::RequestBounds;
 use super::pool::{Failure, Told};
 use super::resolve::{Resolver, off_thread};
 use super::settings::PoolSettings;
@@ -25,6 +26,8 @@ const SLOTS: &[&[u8]] = &[b"CLUSTER", b"SLOTS"];
 const NODES: &[&[u8]] = &[b"CLUSTER", b"NODES"];
 const COMMAND: &[&[u8]] = &[b"COMMAND"];
 const INFO: &[&[u8]] = &[b"CLUSTER", b"INFO"];
+const BULK_MAX: &[&[u8]] = &[b"CONFIG", b"GET", b"proto-max-bulk-len"];
+const QUERY_MAX: &[&[u8]] = &[b"CONFIG", b"GET", b"client-query-buffer-limit"];
 
 /// Addresses of one name that are tried.
 const ADDRESSES_TRIED: usize = 4;
@@ -50,12 +53,12 @@ pub(super) async fn ask_map(
     let (mut talk, asked) = connect(&place, settings, resolver).await?;
     let told = limited(settings, talk.map(settings, &asked)).await;
     talk.end();
-    let (mut topology, ok) = told.map_err(|reason| failure(&place, true, &reason))?;
+    let (mut topology, ok, bounds) = told.map_err(|reason| failure(&place, true, &reason))?;
     for node in &mut topology.nodes {
         node.endpoint = settings.address_map.apply(&node.endpoint).into_owned();
     }
     resolver.resolve(&mut topology, last.as_deref(), lost, place.address.is_none()).await;
-    Ok(Told { topology, ok, teller: place.endpoint.to_string().into() })
+    Ok(Told { topology, ok, bounds, teller: place.endpoint.to_string().into() })
 }
 
 /// Asks a node which commands it knows.
@@ -98,7 +101,7 @@ async fn connect(
     let Endpoint { host, port } = &place.endpoint;
     let addresses = match place.address {
         Some(address) => vec![address.ip()],
-        None => resolver.lookup(host, true).await,
+        None => resolver.lookup(host, 0).await,
     };
     let mut reason = "its name does not resolve".to_string();
     let timeout = Duration::from_millis(settings.connect_timeout_ms.max(1));
@@ -141,16 +144,21 @@ impl Talk {
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 
-    /// The map as told, and whether the node says that the cluster is ok.
+    /// The map as told, whether the node says that the cluster is ok, and what it takes in.
     async fn map(
         &mut self,
         settings: &PoolSettings,
         asked: &Endpoint,
-    ) -> Result<(Topology, bool), String> {
-        let refusal = self.begin(settings, &[SHARDS, NODES, INFO]).await?;
+    ) -> Result<(Topology, bool, RequestBounds), String> {
+        let all = [SHARDS, NODES, INFO, BULK_MAX, QUERY_MAX];
+        let refusal = self.begin(settings, &all).await?;
         let shards = self.reply().await?;
         let lines = self.reply().await?;
         let info = self.reply().await?;
+        let bounds = RequestBounds {
+            bulk_max: number_of(&self.reply().await?),
+            query_max: number_of(&self.reply().await?),
+        };
         let read = match read_shards(&shards, asked) {
             // Before 7.0 there is no SHARDS.
             Err(TopologyError::Refused(_)) => {
@@ -163,11 +171,11 @@ impl Talk {
         topology.take_lines(&read_nodes_text(lines.as_bytes().unwrap_or_default()));
         let Some(info) = info.as_bytes() else {
             // Not allowed to ask: the slots alone must do.
-            return Ok((topology, true));
+            return Ok((topology, true, bounds));
         };
         let info = read_cluster_info(info);
         topology.epoch = topology.epoch.max(info.epoch);
-        Ok((topology, info.ok))
+        Ok((topology, info.ok, bounds))
     }
 
     async fn commands(&mut self, settings: &PoolSettings) -> Result<Learned, String> {
@@ -244,6 +252,17 @@ impl Talk {
         }
         Ok(())
     }
+}
+
+/// The value of the one parameter in an answer to CONFIG GET. `None`: the node does not tell, or
+/// not us.
+fn number_of(reply: &Value) -> Option<u64> {
+    let value = match reply {
+        Value::Array(items) => items.get(1)?.as_bytes()?,
+        _ => return None,
+    };
+    // 0 is "no limit" where there is such a thing.
+    std::str::from_utf8(value).ok()?.parse().ok().filter(|&number| number > 0)
 }
 
 fn login(settings: &PoolSettings) -> Option<Vec<&[u8]>> {

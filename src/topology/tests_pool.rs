@@ -3,11 +3,14 @@
 use super::pool::{Failure, Pool, Say, Told};
 use super::schedule::Target;
 use super::settings::PoolSettings;
-use super::{Report, Update};
+use super::{Report, RequestBounds, Update};
 use crate::cluster::{AddressMap, Endpoint, Node, Role, SLOTS, Topology};
 use crate::command::Learned;
 use crate::log::Log;
 use std::net::SocketAddr;
+
+/// What most nodes tell: nothing out of the ordinary.
+const BOUNDS: RequestBounds = RequestBounds { bulk_max: None, query_max: None };
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))
@@ -60,7 +63,7 @@ impl Rig {
     }
 
     fn answer(&mut self, topology: Topology, now: u64) -> Vec<String> {
-        self.finish(Ok(Told { topology, ok: true, teller: "t".into() }), now)
+        self.finish(Ok(Told { topology, ok: true, bounds: BOUNDS, teller: "t".into() }), now)
     }
 
     fn finish(&mut self, told: Result<Told, Failure>, now: u64) -> Vec<String> {
@@ -88,6 +91,7 @@ fn show(update: &Update) -> String {
         Update::Refreshed { ok, .. } => format!("refreshed {ok}"),
         Update::Learned { learned, .. } => format!("learned {}", learned.len()),
         Update::Script { body, .. } => format!("script {}", body.is_some()),
+        Update::Bounds { bounds, .. } => format!("bounds {bounds:?}"),
         Update::Drain { .. } => "drain".into(),
     }
 }
@@ -200,7 +204,7 @@ fn when_nobody_answers_the_map_stays_and_reactors_hear_of_it() {
 fn a_cluster_that_is_not_ok_is_asked_again_within_a_second() {
     let mut rig = Rig::new();
     rig.pool.start(0);
-    rig.finish(Ok(Told { topology: map(&[1]), ok: false, teller: "t".into() }), 0);
+    rig.finish(Ok(Told { topology: map(&[1]), ok: false, bounds: BOUNDS, teller: "t".into() }), 0);
     assert!(rig.pool.next_deadline().unwrap() < 1300);
 }
 

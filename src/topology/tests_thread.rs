@@ -247,7 +247,9 @@ fn shards_are_preferred_and_epochs_come_from_nodes() {
         }
     }
     let heard = good.heard.lock().unwrap().clone();
-    assert_eq!(heard.get(4..), Some(&["AUTH proxy pw", "COMMAND"].map(String::from)[..]));
+    let bounds = ["CONFIG GET proto-max-bulk-len", "CONFIG GET client-query-buffer-limit"];
+    assert_eq!(heard.get(4..6), Some(&bounds.map(String::from)[..]));
+    assert_eq!(heard.get(6..), Some(&["AUTH proxy pw", "COMMAND"].map(String::from)[..]));
 }
 
 #[test]

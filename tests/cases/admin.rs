@@ -239,8 +239,9 @@ fn readiness_is_red_while_draining_and_without_a_map() {
     let listen = format!("--admin-listen=127.0.0.1:{port}");
     let nowhere = Proxy::start_at(&["127.0.0.1:1"], &Settings::args(&[&listen]));
     wait_until(seconds(5), "the endpoint", || {
-        ask(port, "GET /readyz HTTP/1.1\r\n\r\n")
-            .is_ok_and(|answer| answer.status == 503 && answer.body.contains("no slot is served"))
+        ask(port, "GET /readyz HTTP/1.1\r\n\r\n").is_ok_and(|answer| {
+            answer.status == 503 && answer.body.contains("slots are not served")
+        })
     });
     assert_eq!(get(port, "/healthz").status, 200);
     assert_eq!(scrape(port).sum("ringway_ready", &[]), 0.0);
@@ -270,7 +271,7 @@ fn readiness_is_red_when_a_reactor_hangs() {
     let since = Instant::now();
     wait_until(seconds(8), "readiness to be red", || {
         let answer = get(rig.port, "/readyz");
-        answer.status == 503 && answer.body.contains("has made no turn for a second")
+        answer.status == 503 && answer.body.contains("make no turns")
     });
     assert!(since.elapsed() > millis(900), "{:?}", since.elapsed());
     // The other numbers are still told.

@@ -5,26 +5,30 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::bench::{answers, keys_on_each};
+use crate::bench::{answers, keys_on_each, with};
 use crate::support::client::{Client, Got, check};
-use crate::support::cluster::{Cluster, Flavour, Shape};
+use crate::support::cluster::{Cluster, Flavour, Node, Shape};
 use crate::support::keys::slot;
 use crate::support::proxy::Proxy;
 use crate::support::{millis, seconds, wait_until};
 
 /// Three primaries of Valkey 9 with eight databases; `None` where there is no such server.
 fn start() -> Option<(Cluster, Proxy)> {
+    start_with("8", &[])
+}
+
+fn start_with(databases: &str, options: &[(&str, &str)]) -> Option<(Cluster, Proxy)> {
     if Flavour::Valkey.program().is_none() {
         eprintln!("skipped: no valkey-server");
         return None;
     }
-    let args = ["--cluster-databases", "8"].map(Into::into).into();
+    let args = ["--cluster-databases", databases].map(Into::into).into();
     let cluster = Cluster::start(Shape { flavour: Flavour::Valkey, args, ..Shape::default() });
-    let proxy = Proxy::start(&cluster);
+    let proxy = Proxy::start_with(&cluster, &with(options));
     Some((cluster, proxy))
 }
 
-fn in_database(proxy: &Proxy, number: u8) -> Client {
+fn in_database(proxy: &Proxy, number: u32) -> Client {
     let mut client = proxy.client();
     assert_eq!(client.run(&format!("SELECT {number}")).text(), "OK");
     client
@@ -221,4 +225,56 @@ fn values_keep_to_their_database_under_load() {
     let connections = cluster.nodes[2].info("clients", "connected_clients").expect("a number");
     assert!(connections.parse::<u32>().expect("a number") < 30, "{connections} connections");
     check(&mut proxy.client(), &[("PING", "PONG")]);
+}
+
+/// Any number that the nodes have; so many at a time as `databases_max` says.
+#[test]
+fn databases_of_any_number_have_their_own_data_and_as_many_as_allowed_are_in_use() {
+    let Some((cluster, proxy)) = start_with("500", &[("databases-max", "3")]) else { return };
+    let keys = keys_on_each(&cluster, "any");
+    let mset = |value: &str| {
+        keys.iter().fold("MSET".to_owned(), |line, key| format!("{line} {key} {value}"))
+    };
+    let mget = format!("MGET {}", keys.join(" "));
+    let mut last = in_database(&proxy, 499);
+    assert_eq!(last.run(&mset("last")).text(), "OK");
+    assert!(last.run("CLIENT INFO").string().contains(" db=499 "));
+    assert_eq!(last.run("SELECT 500").text(), "-ERR DB index is out of range");
+    let mut moving = in_database(&proxy, 300);
+    assert_eq!(moving.run(&mset("300")).text(), "OK");
+    let full = "-ERR too many databases are in use through this proxy (databases_max)";
+    let mut third = proxy.client();
+    assert_eq!(third.run("SELECT 20").text(), full);
+    assert_eq!(third.run(&mget).text(), "[nil, nil, nil]", "it stays where it was");
+    // Who moves on takes nobody's place, and nothing of the old database with it.
+    for number in [20, 21, 300, 20] {
+        assert_eq!(moving.run(&format!("SELECT {number}")).text(), "OK");
+        let value = if number == 300 { "[\"300\", \"300\", \"300\"]" } else { "[nil, nil, nil]" };
+        assert_eq!(moving.run(&mget).text(), value, "in {number}");
+        let script = moving.call(&["EVAL", "return redis.call('GET',KEYS[1])", "1", &keys[1]]);
+        assert_eq!(script.text() == "nil", number != 300);
+        assert_eq!(last.run(&mget).text(), "[\"last\", \"last\", \"last\"]");
+    }
+    assert_eq!(third.run("SELECT 20").text(), "OK", "it is in use already");
+    assert_eq!(third.run("SELECT 21").text(), full);
+    drop(moving);
+    wait_until(seconds(5), "a free place", || third.run("SELECT 21").text() == "OK");
+    drop(last);
+    // Connections for so many databases, and no more.
+    for number in 30..60 {
+        assert_eq!(third.run(&format!("SELECT {number}")).text(), "OK");
+        assert_eq!(third.run(&mset("x")).text(), "OK");
+    }
+    let few = |node: &Node| {
+        let count = node.info("clients", "connected_clients").unwrap_or_default();
+        count.parse::<u64>().is_ok_and(|count| count < 14)
+    };
+    wait_until(seconds(5), "few connections", || cluster.nodes.iter().all(few));
+    if std::env::var("RINGWAY_LONG").is_err() {
+        return;
+    }
+    // What has had nothing to do for a minute is closed, and made again when it is wanted.
+    let none = |node: &Node| !node.run("CLIENT LIST").string().contains(" db=59 ");
+    wait_until(seconds(75), "the unused to be closed", || cluster.nodes.iter().all(none));
+    assert_eq!(third.run(&mget).text(), "[\"x\", \"x\", \"x\"]");
 }

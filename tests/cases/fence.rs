@@ -5,11 +5,9 @@
 
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::bench::{flavour, keys_on_each};
-use crate::load::Load;
+use crate::bench::{flavour, with};
 use crate::support::client::{Client, Got, request};
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
@@ -31,47 +29,143 @@ const SPLITTING: &[&[u8]] = &[
     b"return redis.call('x\\r\\n+forged')",
 ];
 
+/// Every way in which they, and other words that a server repeats, are sent: the bytes, and how
+/// many replies they are to have.
+fn attacks(key: &str) -> Vec<(Vec<u8>, usize)> {
+    let mut all = Vec::new();
+    for script in SPLITTING {
+        for name in ["EVAL", "EVAL_RO"] {
+            all.push((request(&[name.as_bytes(), script, b"1", key.as_bytes()]), 1));
+        }
+        all.push((request(&[b"SCRIPT".as_slice(), b"LOAD", script]), 1));
+        let mut inside = request(&["MULTI"]);
+        inside.extend(request(&[b"EVAL".as_slice(), script, b"1", key.as_bytes()]));
+        inside.extend(request(&["EXEC"]));
+        all.push((inside, 3));
+    }
+    let line = "x\r\n+forged";
+    let library = "#!lua name=fence\nredis.register_function('f', function() return 1 end)";
+    let words: [&[&str]; 9] = [
+        &["FUNCTION", "LIST", line],
+        &["FUNCTION", "LIST", "LIBRARYNAME", line],
+        &["FUNCTION", "LOAD", "#!lua name=\"x\\r\\n+forged\"\n return 1"],
+        &["FUNCTION", "LOAD", "#!lua \"a=x\\r\\n+forged\"\n return 1"],
+        &["FUNCTION", "LOAD", "#!\"x\\r\\n+forged\" name=a\n return 1"],
+        &["FUNCTION", "LOAD", "REPLACE", library],
+        &["FCALL", line, "1", key],
+        &["EVALSHA", line, "1", key],
+        &[line, key],
+    ];
+    all.extend(words.iter().map(|words| (request(words), 1)));
+    all
+}
+
+/// How many of the attacks make this server send more than it was asked for.
+fn splitting_at(port: u16, key: &str) -> usize {
+    let splits = |(bytes, replies): &(Vec<u8>, usize)| {
+        let mut client = Client::connect(port);
+        client.send(bytes);
+        client.send(&request(&["ECHO", "the next"]));
+        (0..*replies).for_each(|_| drop(client.read()));
+        client.read().text() != "\"the next\""
+    };
+    attacks(key).iter().filter(|attack| splits(attack)).count()
+}
+
 #[test]
 fn hostile_script_moves_nobodys_replies() {
-    let cluster = Cluster::three(flavour());
-    let mut proxy = Proxy::start(&cluster);
-    let key = cluster.key_on(0, "fence");
-    let mut keys: Vec<String> = (0..8).map(|i| format!("{{{key}}}-{i}")).collect();
-    keys.extend(keys_on_each(&cluster, "victim"));
-    let load = Load::start(proxy.port, &keys);
-    let end = Arc::new(AtomicBool::new(false));
-    let attacker = {
-        let (end, port, key) = (Arc::clone(&end), proxy.port, key.clone());
-        std::thread::spawn(move || attack(port, &key, &end))
-    };
     // G2 of research/reliability.md: none in a million, which takes a while.
-    let rounds = if std::env::var("RINGWAY_LONG").is_ok() { 100 } else { 5 };
-    (0..rounds).for_each(|_| load.wait_more(10_000));
-    end.store(true, Ordering::Relaxed);
-    let sent = attacker.join().expect("attacker");
-    let outcome = load.finish();
-    println!("{} good answers beside {sent} attacks", outcome.done);
+    let replies = if std::env::var("RINGWAY_LONG").is_ok() { 1_000_000 } else { 100_000 };
+    for reactors in ["1", "2"] {
+        storm(reactors, replies);
+    }
+}
+
+/// So many replies of eight victims in the attackers' slot are looked at while attackers attack.
+fn storm(reactors: &str, replies: u64) {
+    let cluster = Cluster::three(flavour());
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("reactors", reactors)]));
+    let key = cluster.key_on(0, "fence");
+    let splitting = splitting_at(cluster.nodes[0].port, &key);
+    let (port, end) = (proxy.port, AtomicBool::new(false));
+    let (seen, sent) = (AtomicU64::new(0), AtomicU64::new(0));
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        // Attackers end after the victims: nothing is counted that nobody attacked.
+        let attackers: Vec<_> =
+            (0..2).map(|_| scope.spawn(|| attack(port, &key, &end, &sent))).collect();
+        let (key, seen) = (&key, &seen);
+        let victims: Vec<_> = (0..8)
+            .map(|n| scope.spawn(move || victim(port, &format!("{{{key}}}-{n}"), n, seen, replies)))
+            .collect();
+        let wrong = victims.into_iter().flat_map(|victim| victim.join().expect("victim"));
+        let wrong = wrong.collect();
+        end.store(true, Ordering::Relaxed);
+        attackers.into_iter().for_each(|attacker| attacker.join().expect("attacker"));
+        wrong
+    });
+    let (seen, sent) = (seen.into_inner(), sent.into_inner());
+    let breaches = info_number(&mut proxy.client(), "fence_breaches");
+    println!(
+        "{:?}, {reactors} reactors: {} wrong of {seen} replies to 8 victims beside {sent} attacks; \
+         {splitting} of {} kinds split at this server, {breaches} connections were given up",
+        flavour(),
+        wrong.len(),
+        attacks(&key).len(),
+    );
+    assert!(wrong.is_empty(), "{} wrong replies: {:?}", wrong.len(), wrong.first());
+    assert!(seen >= replies, "only {seen} replies");
     assert!(sent > 50, "only {sent} attacks");
-    assert!(outcome.wrong.is_empty(), "{} wrong replies: {:?}", outcome.wrong.len(), outcome.wrong);
-    assert!(outcome.errors.is_empty(), "errors of the victims: {:?}", outcome.errors.first());
+    assert_eq!(breaches > 0, splitting > 0, "{splitting} kinds split, {breaches} were seen");
     proxy.expect_alive();
 }
 
-fn attack(port: u16, key: &str, end: &AtomicBool) -> u64 {
-    let mut sent = 0;
+fn info_number(client: &mut Client, name: &str) -> u64 {
+    // What reactors show of themselves is up to a second old.
+    std::thread::sleep(millis(1_500));
+    let text = client.run("INFO").string();
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().expect("a number")
+}
+
+/// Writes, reads and counts in pipelines; every reply is known beforehand. The first wrong ones.
+fn victim(port: u16, key: &str, n: u32, seen: &AtomicU64, replies: u64) -> Vec<String> {
+    let mut client = if n % 2 == 0 { Client::connect(port) } else { Client::connect_resp3(port) };
+    let (mut wrong, count) = (Vec::new(), format!("{key}-count"));
+    let mut number = 0_u64;
+    while seen.load(Ordering::Relaxed) < replies && wrong.len() < 10 {
+        let (mut bytes, mut expected) = (Vec::new(), Vec::new());
+        for _ in 0..16 {
+            number += 1;
+            let value = format!("{key}={number}");
+            for words in [&["SET", key, &value][..], &["GET", key], &["INCR", &count]] {
+                bytes.extend(request(words));
+            }
+            expected.extend(["OK".to_owned(), format!("\"{value}\""), number.to_string()]);
+        }
+        client.send(&bytes);
+        for expected in &expected {
+            let got = client.read().text();
+            if got != *expected {
+                wrong.push(format!("{key}: {got} in place of {expected}"));
+            }
+        }
+        seen.fetch_add(expected.len() as u64, Ordering::Relaxed);
+    }
+    wrong
+}
+
+fn attack(port: u16, key: &str, end: &AtomicBool, sent: &AtomicU64) {
+    let attacks = attacks(key);
+    let replies: usize = attacks.iter().map(|(_, replies)| replies).sum();
     while !end.load(Ordering::Relaxed) {
         let mut client = Client::connect(port);
-        for script in SPLITTING {
-            for name in ["EVAL", "EVAL_RO"] {
-                client.send(&request(&[name.as_bytes(), script, b"1", key.as_bytes()]));
-                sent += 1;
-            }
-            client.send(&request(&[b"SCRIPT".as_slice(), b"LOAD", script]));
-            sent += 1;
+        for (bytes, _) in &attacks {
+            client.send(bytes);
         }
         client.send(b"ECHO done\r\n");
+        sent.fetch_add(attacks.len() as u64, Ordering::Relaxed);
         // One reply to each, or a close: both are safe.
-        for _ in 0..SPLITTING.len() * 3 {
+        for _ in 0..replies {
             match client.read_within(seconds(10)) {
                 Got::Reply(reply) => assert_ne!(reply.text(), "\"done\"", "a reply is missing"),
                 Got::Closed => break,
@@ -79,7 +173,6 @@ fn attack(port: u16, key: &str, end: &AtomicBool) -> u64 {
             }
         }
     }
-    sent
 }
 
 #[test]

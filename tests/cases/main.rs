@@ -26,10 +26,12 @@ mod pubsub;
 mod pubsub_faults;
 mod retries;
 mod scripts;
+mod secrets;
 mod session;
 mod splitting;
 #[path = "../support/mod.rs"]
 mod support;
+mod synced;
 mod together;
 mod transactions;
 mod walk;

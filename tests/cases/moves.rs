@@ -183,7 +183,7 @@ fn pipelined_appends_keep_their_order_across_redirects() {
     let mut owner = 0;
     for round in 0..30 {
         let next = (owner + 1 + round % 2) % 3;
-        cluster.migrate_slot(77, owner, next);
+        cluster.pass_slot(77, owner, next);
         owner = next;
         std::thread::sleep(millis(20));
     }

@@ -235,7 +235,7 @@ fn introspection_counts_clients_and_names_channels_once() {
 #[test]
 fn one_connection_carries_each_channel_once() {
     let cluster = Cluster::three(flavour());
-    let proxy = Proxy::start(&cluster);
+    let proxy = Proxy::start_with(&cluster, &with(&[("reactors", "1")]));
     let mut clients: Vec<Client> = (0..50)
         .map(|n| if n % 2 == 0 { proxy.client() } else { Client::connect_resp3(proxy.port) })
         .collect();

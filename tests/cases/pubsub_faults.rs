@@ -118,7 +118,7 @@ fn shard_channel_follows_its_slot() {
     let mut owner = 0;
     for round in 0..6 {
         let next = (owner + 1 + round % 2) % 3;
-        cluster.migrate_slot(4242, owner, next);
+        cluster.pass_slot(4242, owner, next);
         owner = next;
         let line = format!("SPUBLISH {name} round{round}");
         expect_heard(&mut subscriber, &mut publisher, &line, seconds(5));
@@ -140,7 +140,7 @@ fn plain_channel_loses_nothing_while_its_slot_moves() {
     for round in 0..100 {
         if round % 10 == 5 {
             let next = (owner + 1) % 3;
-            cluster.migrate_slot(4243, owner, next);
+            cluster.pass_slot(4243, owner, next);
             owner = next;
         }
         publisher.run(&format!("PUBLISH {name} {round}"));

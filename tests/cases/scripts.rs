@@ -97,6 +97,58 @@ fn a10_evaluated_script_is_known_by_name_on_every_shard() {
     assert!(client.call(&["EVALSHA", name, "0"]).text().starts_with(NOSCRIPT));
 }
 
+#[test]
+fn a10_transaction_calls_a_kept_script_whatever_nodes_forget() {
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let [key, ..] = keys_on_each(&cluster, "a10-multi");
+    let node = &cluster.nodes[0];
+    let mut client = proxy.client();
+    assert_eq!(client.call(&["SCRIPT", "LOAD", "return KEYS[1]"]).string(), NAME);
+    let twice = [
+        "MULTI".to_owned(),
+        format!("EVALSHA {NAME} 1 {key}"),
+        format!("EVALSHA_RO {NAME} 1 {key}"),
+        format!("EVALSHA {} 1 {key}", NAME.to_uppercase()),
+        "PING".to_owned(),
+        "EXEC".to_owned(),
+    ];
+    let lines: Vec<&str> = twice.iter().map(String::as_str).collect();
+    let expected = format!("[\"{key}\", \"{key}\", \"{key}\", PONG]");
+    for watch in [false, true] {
+        node.run("SCRIPT FLUSH");
+        let before = (node.calls("eval"), node.calls("evalsha"), node.calls("evalsha_ro"));
+        if watch {
+            assert_eq!(client.run(&format!("WATCH {key}")).text(), "OK");
+        }
+        assert_eq!(answers(&mut client, &lines).last(), Some(&expected), "watch: {watch}");
+        let after = (node.calls("eval"), node.calls("evalsha"), node.calls("evalsha_ro"));
+        // The body goes once.
+        assert_eq!(after, (before.0 + 1, before.1 + 1, before.2 + 1));
+    }
+    // One that was first seen in this transaction.
+    node.run("SCRIPT FLUSH");
+    let name = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+    let (eval, evalsha) = (["EVAL", "return 1", "1", &key], ["EVALSHA", name, "1", &key]);
+    let multi = |commands: &[&[&str]]| {
+        let mut client = proxy.client();
+        client.run("MULTI");
+        for words in commands {
+            assert_eq!(client.call(words).text(), "QUEUED");
+        }
+        client.run("EXEC").text()
+    };
+    assert_eq!(multi(&[&eval, &evalsha]), "[1, 1]");
+    node.run("SCRIPT FLUSH");
+    assert_eq!(multi(&[&evalsha]), "[1]");
+    // What nobody has told us is the node's to refuse.
+    let none = "0".repeat(40);
+    let text = multi(&[&["EVALSHA", &none, "1", &key], &["SET", &key, "v"]]);
+    assert!(text.starts_with(&format!("[{NOSCRIPT}")) && text.ends_with("OK]"), "{text}");
+    assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
+    assert!(multi(&[&evalsha]).starts_with(&format!("[{NOSCRIPT}")));
+}
+
 /// Each reactor knows what clients of the others have loaded.
 #[test]
 fn a10_script_loaded_through_one_reactor_is_known_to_all() {
@@ -204,4 +256,40 @@ fn a10_script_that_one_node_has_and_we_keep_exists() {
         // What the other reactors are told of this does not come back to forget the next round's.
         assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
     }
+}
+
+/// Without ECHO there is no fence, so no script is run; once it is allowed, they are.
+#[test]
+fn scripts_say_so_where_the_node_user_may_not_echo() {
+    let cluster = Cluster::three(flavour());
+    let allow = |echo: &str| {
+        let line = format!("ACL SETUSER proxy on >pw ~* &* +@all {echo}");
+        cluster.nodes.iter().for_each(|node| assert_eq!(node.run(&line).text(), "OK"));
+    };
+    allow("-echo");
+    let pairs = [("node-user", "proxy"), ("node-password", "pw")];
+    let proxy = Proxy::start_with(&cluster, &with(&pairs));
+    let [key, _, _] = keys_on_each(&cluster, "noecho");
+    let eval = request(&["EVAL", "return redis.call('INCR',KEYS[1])", "1", &key]);
+    let refused = "-NOPERM the proxy's user at the nodes must be allowed to ECHO (ACL SETUSER ... \
+                   +echo); the script was not run";
+    let mut client = proxy.client();
+    for _ in 0..2 {
+        client.send(&eval.repeat(50));
+        (0..50).for_each(|_| assert_eq!(client.read().text(), refused));
+    }
+    let mut all: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
+    all.iter_mut().for_each(|client| client.send(&eval));
+    all.iter_mut().for_each(|client| assert_eq!(client.read().text(), refused));
+    assert_eq!(client.run(&format!("GET {key}")).text(), "nil", "none has run");
+    assert!(proxy.log().contains("refused by a node"), "{}", proxy.log());
+    // Not one connection for each script.
+    assert!(proxy.log().matches("refused by a node").count() < 10, "{}", proxy.log());
+    allow("+echo");
+    crate::support::wait_until(seconds(5), "scripts to run", || {
+        client.send(&eval);
+        client.read().text() == "1"
+    });
+    client.send(&eval);
+    assert_eq!(client.read().text(), "2");
 }

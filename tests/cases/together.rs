@@ -167,6 +167,9 @@ fn messages_and_counts_cross_reactors() {
     // From either reactor.
     for mut client in one_more_on_each(&proxy) {
         assert_eq!(counted(&mut client), expected);
+        // The client that asks is not among those that it waits for.
+        assert!(client.run("CLIENT LIST").string().contains(" oll=0 "));
+        assert!(!client.run("CLIENT LIST").string().contains(" oll=1 "));
         // To subscribers on both.
         client.run("PUBLISH t:news hello");
         client.run("SPUBLISH t:shard s");
@@ -187,6 +190,63 @@ fn messages_and_counts_cross_reactors() {
     wait_until(seconds(5), "one subscriber to be forgotten", || {
         counted(&mut third)[..3] == ["[\"t:news\", 1, \"t:none\", 0]", "[\"t:shard\", 1]", "1"]
     });
+}
+
+/// Whatever nodes they listen at: the patterns' are not all the channel's.
+#[test]
+fn publish_counts_the_clients_of_all_reactors() {
+    let (_cluster, proxy) = start(2);
+    let [mut here, mut there] = one_on_each(&proxy);
+    let mut publishers = one_more_on_each(&proxy);
+    let subscribe = |client: &mut Client, line: &str, topics: usize| {
+        client.send(format!("{line}\r\n").as_bytes());
+        // Messages may stand before the confirmations.
+        let confirmed = std::iter::repeat_with(|| next(client));
+        let confirmed = confirmed.filter(|got| !got.contains("message\"")).take(topics);
+        confirmed.for_each(|got| assert!(got.contains("subscribe\""), "{got}"));
+    };
+    for publisher in &mut publishers {
+        assert_eq!(answers(publisher, &["PUBLISH t:news x", "SPUBLISH t:news x"]), ["0", "0"]);
+    }
+    subscribe(&mut here, "SUBSCRIBE t:news", 1);
+    subscribe(&mut there, "PSUBSCRIBE t:n* t:ne* t:new* *:news t:* *s", 6);
+    for publisher in &mut publishers {
+        assert_eq!(answers(publisher, &["PUBLISH t:news x", "SPUBLISH t:news x"]), ["7", "0"]);
+    }
+    subscribe(&mut there, "SUBSCRIBE t:news", 1);
+    subscribe(&mut there, "SSUBSCRIBE t:news", 1);
+    subscribe(&mut here, "SSUBSCRIBE t:news", 1);
+    for publisher in &mut publishers {
+        assert_eq!(answers(publisher, &["PUBLISH t:news x", "SPUBLISH t:news x"]), ["8", "2"]);
+        // In order, also behind one another and beside what has nothing to wait for.
+        publisher.send("PUBLISH t:news x\r\nPING\r\nSPUBLISH t:news x\r\n".repeat(300).as_bytes());
+        for _ in 0..300 {
+            assert_eq!([next(publisher), next(publisher), next(publisher)], ["8", "PONG", "2"]);
+        }
+    }
+    drop(there);
+    for publisher in &mut publishers {
+        wait_until(seconds(5), "the subscriber to be forgotten", || {
+            answers(publisher, &["PUBLISH t:news x", "SPUBLISH t:news x"]) == ["1", "1"]
+        });
+    }
+}
+
+/// Who publishes as soon as the first subscription of another reactor is confirmed.
+#[test]
+fn message_that_follows_a_confirmation_is_counted_and_comes() {
+    let (_cluster, proxy) = start(2);
+    let [mut here, mut there] = one_on_each(&proxy);
+    for round in 0..200 {
+        let verb = ["SUBSCRIBE", "PSUBSCRIBE"][round % 2];
+        there.send(format!("{verb} t:{round}\r\n").as_bytes());
+        assert!(next(&mut there).contains("subscribe\""));
+        assert_eq!(here.run(&format!("PUBLISH t:{round} x")).text(), "1", "round {round}");
+        assert!(next(&mut there).contains("message\""), "round {round}");
+        there.send(b"UNSUBSCRIBE\r\nPUNSUBSCRIBE\r\n");
+        assert!(next(&mut there).contains("unsubscribe\""));
+        assert!(next(&mut there).contains("punsubscribe\""));
+    }
 }
 
 /// Nobody waits for a reactor that ends: the process is gone long before the drain's own limit.

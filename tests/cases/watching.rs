@@ -209,3 +209,28 @@ fn monitor_that_does_not_read_is_closed_at_the_output_limit() {
     let (bytes, closed) = monitor.read_until_quiet(seconds(10));
     assert!(closed, "still open after {} bytes", bytes.len());
 }
+
+/// At most 10,000 lines a second of each reactor, however many commands there are.
+#[test]
+fn monitor_shows_ten_thousand_lines_a_second_at_most() {
+    let (_cluster, proxy) = watched(&[("reactors", "1"), ("pubsub-output-limit", "1gb")]);
+    let mut monitor = proxy.client();
+    assert_eq!(monitor.run("MONITOR").text(), "OK");
+    let mut client = proxy.client();
+    let (start, mut asked) = (std::time::Instant::now(), 0);
+    let batch = request(&["CLIENT", "ID"]).repeat(2_000);
+    while start.elapsed() < seconds(1) || asked < 20_000 {
+        client.send(&batch);
+        (0..2_000).for_each(|_| drop(client.read()));
+        asked += 2_000;
+    }
+    let took = start.elapsed();
+    let (bytes, closed) = monitor.read_until_quiet(millis(300));
+    let lines = bytes.iter().filter(|&&byte| byte == b'\n').count();
+    // A thousand for each tenth of a second that has begun.
+    let most = 1_000 * (took.as_millis() as usize / 100 + 2);
+    println!("{asked} commands in {took:?}, {lines} lines, at most {most}");
+    assert!(!closed && lines <= most, "{lines} lines of {asked} commands in {took:?}");
+    assert!(lines >= 1_000, "{lines} lines");
+    assert!(lines < asked, "something was left out");
+}

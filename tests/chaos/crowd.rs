@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::plan::Mix;
+use crate::reader::Reader;
 use crate::support::client::Client;
 use crate::tally::Tally;
 use crate::writer::Writer;
@@ -18,6 +19,8 @@ pub struct Shared {
     pub seed: u64,
     pub began: Instant,
     pub end: AtomicBool,
+    /// Replies judged good so far, of all.
+    pub verified: AtomicU64,
     /// Until when (`now_ms`) the cluster may lose acknowledged writes.
     pub lossy_until: AtomicU64,
     /// The last number that each writer has used.
@@ -69,12 +72,19 @@ impl Crowd {
     /// On a cluster that it empties first: what an earlier crowd wrote is not of this one.
     #[track_caller]
     pub fn start(port: u16, seed: u64, styles: &[Style]) -> Crowd {
+        Self::start_with(port, seed, styles, 0)
+    }
+
+    /// The same with some that only read what these write.
+    #[track_caller]
+    pub fn start_with(port: u16, seed: u64, styles: &[Style], readers: u64) -> Crowd {
         assert_eq!(Client::connect(port).run("FLUSHALL").text(), "OK");
         let shared = Arc::new(Shared {
             port,
             seed,
             began: Instant::now(),
             end: AtomicBool::new(false),
+            verified: AtomicU64::new(0),
             lossy_until: AtomicU64::new(0),
             numbers: styles.iter().map(|_| AtomicU32::new(0)).collect(),
         });
@@ -82,7 +92,17 @@ impl Crowd {
             let writer = Writer::new(id, *style, Arc::clone(&shared));
             std::thread::spawn(move || writer.run())
         };
-        Crowd { threads: (0..).zip(styles).map(start).collect(), shared }
+        let mut threads: Vec<_> = (0..).zip(styles).map(start).collect();
+        threads.extend((1..=readers).map(|id| {
+            let reader = Reader::new(id, Arc::clone(&shared));
+            std::thread::spawn(move || reader.run())
+        }));
+        Crowd { threads, shared }
+    }
+
+    /// Replies judged good so far.
+    pub fn verified(&self) -> u64 {
+        self.shared.verified.load(Ordering::Relaxed)
     }
 
     /// From now until `calm` the cluster may lose what it has acknowledged.

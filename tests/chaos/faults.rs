@@ -4,6 +4,7 @@
 //! Not here: faults of the network (`outside`), what clients see of them.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use crate::bed::{Bed, fail_over, info, is_primary, pause};
 use crate::crowd::Crowd;
@@ -34,12 +35,19 @@ pub enum Fault {
     Loading,
     /// Killed and started again at another port.
     NewAddress,
+    /// Killed and started again under another IP address.
+    NewIp,
+    /// The connections of all clients, cut: by CLIENT KILL at the proxy, and by the kernel
+    /// (`ss -K`) where it can.
+    KillClients,
+    /// The wall clock of the proxy a day ahead, a day back, and right again.
+    ClockJump,
     /// SIGSTOP of the proxy for longer than its time-outs.
     StopProxy,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 15] = [
         Fault::KillPrimary,
         Fault::KillReplica,
         Fault::StopShort,
@@ -51,11 +59,15 @@ impl Fault {
         Fault::MaxClients,
         Fault::Loading,
         Fault::NewAddress,
+        Fault::NewIp,
+        Fault::KillClients,
+        Fault::ClockJump,
         Fault::StopProxy,
     ];
 
     fn may_lose_writes(self) -> bool {
-        matches!(self, Fault::KillPrimary | Fault::StopLong | Fault::Loading | Fault::NewAddress)
+        use Fault::{KillPrimary, Loading, NewAddress, NewIp, StopLong};
+        matches!(self, KillPrimary | StopLong | Loading | NewAddress | NewIp)
     }
 }
 
@@ -67,6 +79,7 @@ pub struct Faults {
     left: Vec<Fault>,
     pub done: BTreeMap<Fault, u32>,
     pub slots_moved: usize,
+    hosts: u32,
 }
 
 impl Faults {
@@ -77,6 +90,7 @@ impl Faults {
             left: Vec::new(),
             done: BTreeMap::new(),
             slots_moved: 0,
+            hosts: 0,
         }
     }
 
@@ -91,7 +105,12 @@ impl Faults {
         }
         let at = self.random.below(self.left.len() as u64) as usize;
         let fault = self.left.swap_remove(at);
-        if fault == Fault::ReshardAtomic && bed.cluster.shape.flavour != Flavour::Valkey {
+        let possible = match fault {
+            Fault::ReshardAtomic => bed.cluster.shape.flavour == Flavour::Valkey,
+            Fault::ClockJump => bed.clock.is_some(),
+            _ => true,
+        };
+        if !possible {
             return;
         }
         let began = crowd.shared.now_ms();
@@ -146,13 +165,32 @@ impl Faults {
             }
             Fault::MaxClients => fill(bed, primary),
             Fault::Loading => load_again(bed, primary),
-            Fault::NewAddress => move_away(bed, primary, replica),
+            Fault::NewAddress => move_away(bed, primary, replica, None),
+            Fault::NewIp => {
+                let host = self.new_host();
+                move_away(bed, primary, replica, Some(host.into()));
+            }
+            Fault::KillClients => {
+                for _ in 0..3 {
+                    kill_clients(bed.proxy.port);
+                    std::thread::sleep(millis(self.random.below(60)));
+                }
+            }
+            Fault::ClockJump => jump(bed),
             Fault::StopProxy => {
                 bed.proxy.process.stop();
                 std::thread::sleep(millis(2_500));
                 bed.proxy.process.resume();
             }
         }
+    }
+}
+
+impl Faults {
+    /// An address of loopback that no node has had.
+    fn new_host(&mut self) -> [u8; 4] {
+        self.hosts += 1;
+        [127, 1, (self.hosts / 250) as u8, 1 + (self.hosts % 250) as u8]
     }
 }
 
@@ -196,19 +234,44 @@ fn load_again(bed: &mut Bed, node: usize) {
     assert_eq!(operator.run("SAVE").text(), "OK");
     let delay = (700_000 / size).to_string();
     bed.cluster.nodes[node].restart_with(&["--key-load-delay", &delay]);
-    let port = bed.cluster.nodes[node].port;
     pause(seconds(20), || {
-        let reply = Client::try_connect(port).and_then(|mut c| c.try_call(&["GET", "x"]));
+        let reply =
+            bed.cluster.nodes[node].try_client().and_then(|mut c| c.try_call(&["GET", "x"]));
         reply.is_ok_and(|reply| !reply.text().starts_with("-LOADING"))
     });
     bed.cluster.nodes[node].run("CONFIG SET key-load-delay 0");
 }
 
-/// Kills a primary, and starts it at another port once its replica has taken over.
-fn move_away(bed: &mut Bed, primary: usize, replica: usize) {
+/// Cuts all clients' connections with the proxy. (The operator's own is one of them.)
+pub fn kill_clients(port: u16) {
+    let mut operator = Client::connect(port);
+    let killed = operator.run("CLIENT KILL TYPE normal SKIPME yes");
+    assert!(!killed.is_error(), "{}", killed.text());
+    let _ = std::process::Command::new("ss")
+        .args(["-K", "-t", "state", "established"])
+        .arg(format!("sport = :{port}"))
+        .output();
+}
+
+/// The proxy's log and nothing else goes by the wall clock.
+fn jump(bed: &Bed) {
+    let Some(clock) = &bed.clock else { return };
+    for offset in ["+1d", "-1d", "+0"] {
+        clock.set(offset);
+        // The library looks into its file once a second.
+        std::thread::sleep(millis(1_200));
+    }
+}
+
+/// Kills a primary, and starts it at another port, or under another address, once its replica has
+/// taken over.
+pub fn move_away(bed: &mut Bed, primary: usize, replica: usize, host: Option<Ipv4Addr>) {
     bed.cluster.nodes[primary].process.kill();
     wait_promoted(bed, replica);
-    bed.cluster.nodes[primary].restart_elsewhere();
+    match host {
+        Some(host) => bed.cluster.nodes[primary].restart_at(host),
+        None => bed.cluster.nodes[primary].restart_elsewhere(),
+    }
     rejoin(bed, primary, replica);
     // And then it is the primary again, at its new address.
     let shard = primary % 3;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::bed::{self, Bed, fail_over, is_primary};
 use crate::crowd::{Crowd, Style, usual_styles};
 use crate::faults::{kill_connections, rejoin};
-use crate::mixed::{budget, is_long, seed};
+use crate::mixed::{budget, is_long, number, seed};
 use crate::plan::Mix;
 use crate::relay::{Relay, What};
 use crate::reshard;
@@ -20,6 +20,7 @@ use crate::support::fake::{Answer, Fake, Map, say};
 use crate::support::keys::slot;
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::{millis, seconds, wait_until};
+use crate::tally::Tally;
 use crate::words::Random;
 
 /// Clients in a planned change wait no longer.
@@ -35,7 +36,8 @@ fn planned_changes(flavour: Flavour, move_slots: impl Fn(&Bed) -> usize) {
             fail_over(&bed, shard);
             bed.wait_healed();
         }
-        let tally = crowd.finish(&format!("{flavour:?}, G4: three planned failovers"));
+        let tally = crowd.finish("three planned failovers");
+        tell_g4(flavour, "three planned failovers", &tally);
         tally.expect_right();
         tally.expect_no_errors();
         assert_eq!(tally.lost, 0, "acknowledged writes lost");
@@ -47,7 +49,8 @@ fn planned_changes(flavour: Flavour, move_slots: impl Fn(&Bed) -> usize) {
         let moved = move_slots(&bed);
         let took = start.elapsed();
         bed.wait_healed();
-        let tally = crowd.finish(&format!("{flavour:?}, G4: {moved} slots moved in {took:?}"));
+        let tally = crowd.finish("slots moved");
+        tell_g4(flavour, &format!("{moved} slots moved in {took:?}"), &tally);
         assert_eq!(moved, 16_384);
         tally.expect_right();
         tally.expect_no_errors();
@@ -55,6 +58,16 @@ fn planned_changes(flavour: Flavour, move_slots: impl Fn(&Bed) -> usize) {
         assert!(tally.longest_stall <= STALL_MAX, "{:?}", tally.longest_stall);
     }
     bed.proxy.expect_alive();
+}
+
+fn tell_g4(flavour: Flavour, what: &str, tally: &Tally) {
+    println!(
+        "G4: {flavour:?}: {what}: {} commands verified, {} wrong, {} errors, longest stall {:?}",
+        tally.verified,
+        tally.wrong.len(),
+        tally.errors_total(),
+        tally.longest_stall
+    );
 }
 
 #[test]
@@ -145,7 +158,8 @@ fn g3_cut_connections_double_no_write() {
     let (start, budget) = (Instant::now(), budget(8));
     let mut random = Random(seed());
     let mut cuts = 0;
-    while start.elapsed() < budget || cuts < 50 {
+    let goal = number("RINGWAY_CHAOS_COMMANDS").unwrap_or(if is_long() { 1_000_000 } else { 0 });
+    while start.elapsed() < budget || cuts < 50 || crowd.verified() < goal * 10 / 9 {
         let relay = &relays[random.below(3) as usize];
         match random.below(4) {
             // After the request was passed on and before its reply.
@@ -164,7 +178,14 @@ fn g3_cut_connections_double_no_write() {
         cuts += 1;
         std::thread::sleep(millis(random.below(120)));
     }
-    let tally = crowd.finish(&format!("G3: {cuts} cuts"));
+    let tally = crowd.finish(&format!("{cuts} cuts"));
+    println!(
+        "G3: {} increments and appends acknowledged, {cuts} cuts, {} doubled, {} wrong, {} lost",
+        tally.counted,
+        tally.doubled.len(),
+        tally.wrong.len(),
+        tally.lost
+    );
     assert!(cuts >= 50);
     tally.expect_right();
     assert_eq!(tally.lost, 0, "acknowledged increments lost");

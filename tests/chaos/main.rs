@@ -5,8 +5,12 @@
 //! `RINGWAY_CHAOS_SECONDS`: how long the mixed runs last; `RINGWAY_CHAOS_SEED`: what they do.
 #![allow(clippy::disallowed_methods)]
 
+mod abuse;
 mod bed;
+mod circuit;
+mod clock;
 mod crowd;
+mod dns;
 mod faults;
 mod figures;
 mod host;
@@ -15,8 +19,11 @@ mod model;
 mod network;
 mod outside;
 mod plan;
+mod reader;
 mod relay;
 mod reshard;
+mod soak;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
 mod tally;

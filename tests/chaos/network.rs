@@ -17,13 +17,13 @@ use crate::support::proxy::Proxy;
 use crate::support::{millis, seconds, wait_until};
 use crate::words::Random;
 
-struct Rig {
-    proxy: Proxy,
-    relays: Vec<Relay>,
-    cluster: Cluster,
+pub struct Rig {
+    pub proxy: Proxy,
+    pub relays: Vec<Relay>,
+    pub cluster: Cluster,
 }
 
-fn rig(options: &str) -> Rig {
+pub fn rig(options: &str) -> Rig {
     let cluster = bed::cluster(Flavour::Redis, 0);
     let relays: Vec<Relay> = cluster.nodes.iter().map(|node| Relay::start(node.port)).collect();
     // Only by events: the topology thread's own connections would count as well.
@@ -84,6 +84,77 @@ fn h1_reply_that_comes_twice_is_given_once() {
                 reply == "nil"
             });
         }
+    }
+    rig.proxy.expect_alive();
+}
+
+/// The same for writes: the second reply is nobody's and closes the connection, the write has run
+/// once, and behind the fence a script's second reply is taken for nobody's either.
+#[test]
+fn h1_write_that_is_answered_twice_runs_once_and_closes_its_connection() {
+    let mut rig = rig("request_timeout_ms = 1000\n");
+    let (mut client, mut other) = (rig.proxy.client(), rig.proxy.client());
+    let key = rig.cluster.key_on(0, "twice");
+    let relay = &rig.relays[0];
+    for line in ["INCR", "APPEND", "EVAL"] {
+        let words: Vec<&str> = match line {
+            "INCR" => vec!["INCR", &key],
+            "APPEND" => vec!["APPEND", &key, "1"],
+            _ => vec!["EVAL", "return redis.call('INCR', KEYS[1])", "1", &key],
+        };
+        client.run(&format!("DEL {key}"));
+        let mut acknowledged = 0;
+        for round in 0..20 {
+            assert_eq!(client.call(&["GET", &format!("{key}absent")]).text(), "nil");
+            let before = relay.accepted();
+            relay.arm(0, What::Double);
+            let reply = client.call(&words).text();
+            let good = reply.parse::<u32>().is_ok();
+            assert!(good || reply.starts_with("-ERR"), "{line} {round}: {reply}");
+            acknowledged += u32::from(good);
+            // Whoever asks next gets its own answer, or none.
+            assert_eq!(other.run("ECHO mine").text(), "\"mine\"");
+            wait_until(seconds(3), "the node to answer again", || {
+                let reply = other.run(&format!("GET {key}absent")).text();
+                assert!(reply == "nil" || reply.starts_with("-ERR"), "{line} {round}: {reply}");
+                // Its own request makes the proxy connect again.
+                let lines = format!("EVAL return(1) 1 {key}absent");
+                reply == "nil" && other.run(&lines).text() == "1" && relay.accepted() > before
+            });
+        }
+        let value = rig.cluster.nodes[0].run(&format!("GET {key}")).string();
+        let ran = if line == "APPEND" { value.len() as u32 } else { value.parse().unwrap_or(0) };
+        assert_eq!(ran, 20, "{line}: asked 20 times, {acknowledged} acknowledged");
+        println!("H1: {line} answered twice: 20 asked, 20 run, {acknowledged} acknowledged");
+    }
+    rig.proxy.expect_alive();
+}
+
+/// What is no reply at all, in place of the reply to a write: it may have run, and is not repeated.
+#[test]
+fn h1_forged_answer_to_a_write_closes_its_connection_and_is_not_repeated() {
+    let mut rig = rig("request_timeout_ms = 1000\n");
+    let (mut client, mut other) = (rig.proxy.client(), rig.proxy.client_resp3());
+    let key = rig.cluster.key_on(0, "forged");
+    let forged: [&[u8]; 8] = [
+        b"$-2\r\n",
+        b"$3\r\nabcde\r\n",
+        b"*-7\r\n",
+        b"@what\r\n",
+        b"+OK\n\n\n",
+        b"$99999999999999999999\r\n",
+        b">2\r\n+message\r\n+x\r\n",
+        b"\0\0\0\0",
+    ];
+    for (count, bytes) in (1..).zip(forged) {
+        let shown = String::from_utf8_lossy(bytes);
+        let before = rig.relays[0].accepted();
+        rig.relays[0].arm(0, What::Forge(bytes));
+        let reply = client.run(&format!("INCR {key}")).text();
+        assert!(reply.contains("may have run"), "{shown:?}: {reply}");
+        assert_eq!(other.run(&format!("GET {key}")).text(), format!("\"{count}\""), "{shown:?}");
+        assert_eq!(client.run(&format!("GET {key}")).text(), format!("\"{count}\""), "{shown:?}");
+        assert!(rig.relays[0].accepted() > before, "{shown:?}: the connection is still in use");
     }
     rig.proxy.expect_alive();
 }
@@ -158,7 +229,7 @@ fn bytes_in_slices_change_nothing() {
 }
 
 /// The answer or error to one request, and how long it took.
-fn timed(client: &mut Client, line: &str) -> (String, Duration) {
+pub fn timed(client: &mut Client, line: &str) -> (String, Duration) {
     let start = Instant::now();
     client.send(format!("{line}\r\n").as_bytes());
     let text = match client.read_within(seconds(20)) {
@@ -200,7 +271,7 @@ fn h14_silent_connections_fail_in_time_and_alone_and_recover_at_once() {
 
 /// The p99 of another node's key: the least of some slices of the time, since the machine may be
 /// busy with other work in one of them.
-fn latencies(proxy: &Proxy, key: &str, time: Duration) -> Duration {
+pub fn latencies(proxy: &Proxy, key: &str, time: Duration) -> Duration {
     const SLICES: u32 = 4;
     let mut client = proxy.client();
     let mut slice = |_| {

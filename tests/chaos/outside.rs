@@ -152,6 +152,29 @@ fn black_holes_and_resets_at_a_nodes_port_fail_in_time_and_pass() {
     bed.proxy.expect_alive();
 }
 
+/// The same at the proxy's own port: clients are cut, or hear nothing for a while. Whoever comes
+/// again is served, and nobody gets what was another's.
+#[test]
+fn resets_and_black_holes_at_the_proxys_own_port_cost_no_wrong_reply() {
+    let Some(space) = Space::enter("clients") else { return };
+    let mut bed = start(&space);
+    let crowd = Crowd::start(bed.proxy.port, seed(), &usual_styles(4));
+    for _ in 0..if is_long() { 50 } else { 4 } {
+        for verdict in ["reject with tcp reset", "drop"] {
+            std::thread::sleep(millis(200));
+            space.rules(&both_ways(bed.proxy.port, verdict));
+            std::thread::sleep(millis(150));
+            space.rules(&[]);
+        }
+    }
+    std::thread::sleep(millis(300));
+    let tally = crowd.finish("resets and black holes at the proxy's port");
+    tally.expect_right();
+    assert_eq!(tally.lost, 0);
+    assert!(tally.connections > 20, "{} connections", tally.connections);
+    bed.proxy.expect_alive();
+}
+
 /// A whole node vanishes without a word: no RST, no FIN, its replica takes over.
 #[test]
 fn vanished_primary_is_replaced() {

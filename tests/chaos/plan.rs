@@ -103,17 +103,30 @@ pub fn value(out: &mut Vec<u8>, writer: u32, register: u32, number: u32) {
     out.extend_from_slice(&register_key(writer, register));
     out.push(b'=');
     padded(out, 10, number);
+    out.resize(out.len() + padding(register, number), letter(number));
+}
+
+/// How long the padding of a value is, and of what.
+fn padding(register: u32, number: u32) -> usize {
     let mut random = Random(u64::from(number) << 32 | u64::from(register));
-    let length = match register {
+    match register {
         _ if register >= REGISTERS - LARGE => 4_000 + random.below(150_000) as usize,
         _ if random.below(64) == 0 => random.below(4_000) as usize,
         _ => random.below(40) as usize,
-    };
-    out.resize(out.len() + length, b'a' + (number % 26) as u8);
+    }
 }
 
-/// Where the number stands in a value.
-pub const NUMBER_AT: std::ops::Range<usize> = 10..20;
+fn letter(number: u32) -> u8 {
+    b'a' + (number % 26) as u8
+}
+
+/// The number of a value of this register, if all of it is right. `head`: its key and `=`.
+pub fn number_in(text: &[u8], head: &[u8], register: u32) -> Option<u32> {
+    let (digits, rest) = text.strip_prefix(head)?.split_at_checked(10)?;
+    let number = crate::words::parse(digits)?;
+    let right = rest.len() == padding(register, number);
+    (right && rest.iter().all(|&byte| byte == letter(number))).then_some(number)
+}
 
 /// `w0001l002n0000005`, cut to its sixteen bytes.
 pub fn entry(out: &mut Vec<u8>, writer: u32, log: u32, number: u32) {

@@ -4,10 +4,12 @@
 //! Not here: which of it is done when. It reads frames and changes nothing by itself.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
 
 use crate::support::ports::free_port;
 use crate::words;
@@ -44,6 +46,8 @@ struct Shared {
     hold_replies: AtomicBool,
     /// New connections are accepted and never served.
     mute: AtomicBool,
+    /// New connections are not accepted.
+    deaf: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -54,8 +58,18 @@ pub struct Relay {
 
 impl Relay {
     pub fn start(target: u16) -> Relay {
+        Self::start_with(target, 128)
+    }
+
+    /// With room for so many connections that are not accepted yet.
+    pub fn start_with(target: u16, backlog: i32) -> Relay {
         let port = free_port();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).expect("the relay's port");
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        socket.set_reuse_address(true).expect("the relay's socket");
+        socket.bind(&address.into()).expect("the relay's port");
+        socket.listen(backlog).expect("the relay listens");
+        let listener = TcpListener::from(socket);
         let shared = Arc::new(Shared::default());
         let relay = Relay { port, shared: Arc::clone(&shared) };
         std::thread::spawn(move || accept(&listener, target, &shared));
@@ -93,6 +107,11 @@ impl Relay {
         self.shared.mute.store(mute, Ordering::SeqCst);
     }
 
+    /// From the next connection on, nothing is accepted any more.
+    pub fn deafen(&self, deaf: bool) {
+        self.shared.deaf.store(deaf, Ordering::SeqCst);
+    }
+
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::SeqCst)
     }
@@ -113,8 +132,9 @@ fn accept(listener: &TcpListener, target: u16, shared: &Arc<Shared>) {
         }
         let Ok(client) = stream else { continue };
         shared.accepted.fetch_add(1, Ordering::SeqCst);
-        if shared.mute.load(Ordering::SeqCst) {
+        if shared.mute.load(Ordering::SeqCst) || shared.deaf.load(Ordering::SeqCst) {
             shared.open.lock().unwrap().push(client);
+            wait_while(&shared.deaf, shared);
             continue;
         }
         let Ok(node) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { continue };

@@ -38,7 +38,7 @@ fn slots_of(bed: &Bed, node: usize, most: usize) -> Vec<u16> {
 struct Mover {
     clients: Vec<Client>,
     ids: Vec<String>,
-    ports: Vec<String>,
+    addresses: Vec<(String, String)>,
 }
 
 impl Mover {
@@ -47,7 +47,10 @@ impl Mover {
         Mover {
             clients: nodes.iter().map(|node| node.client()).collect(),
             ids: nodes.iter().map(|node| node.id.clone()).collect(),
-            ports: nodes.iter().map(|node| node.port.to_string()).collect(),
+            addresses: nodes
+                .iter()
+                .map(|node| (node.host.to_string(), node.port.to_string()))
+                .collect(),
         }
     }
 
@@ -83,8 +86,8 @@ impl Mover {
                     continue;
                 }
                 // REPLACE: what a failover lost of an earlier migration may have left the key.
-                let port = &self.ports[to];
-                let head = ["MIGRATE", "127.0.0.1", port, "", "0", "5000", "REPLACE", "KEYS"];
+                let (host, port) = &self.addresses[to];
+                let head = ["MIGRATE", host, port, "", "0", "5000", "REPLACE", "KEYS"];
                 let words: Vec<&str> =
                     head.into_iter().chain(keys.iter().map(String::as_str)).collect();
                 let reply = self.clients[from].call(&words);

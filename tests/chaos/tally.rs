@@ -11,6 +11,8 @@ use crate::model::Verdict;
 pub struct Tally {
     /// Replies that were compared with what they had to be.
     pub verified: u64,
+    /// Those of them that say what a number or a log has grown to.
+    pub counted: u64,
     pub connections: u64,
     pub logs_read: u64,
     /// Acknowledged writes that the cluster lost in faults that may lose some.
@@ -70,6 +72,7 @@ impl Tally {
 
     pub fn add(&mut self, other: Tally) {
         self.verified += other.verified;
+        self.counted += other.counted;
         self.connections += other.connections;
         self.logs_read += other.logs_read;
         self.lost += other.lost;

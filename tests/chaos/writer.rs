@@ -17,7 +17,7 @@ use crate::tally::Tally;
 use crate::words::{self, Frame, Random};
 
 /// Longer than any answer may take: the request time-out and all that is waited out before.
-const PATIENCE: Duration = Duration::from_secs(45);
+pub const PATIENCE: Duration = Duration::from_secs(45);
 
 pub struct Writer {
     id: u32,
@@ -126,7 +126,8 @@ impl Writer {
                 self.tally.connections += 1;
                 self.quiet_since = Instant::now();
                 if self.style.resp3 {
-                    self.out.extend_from_slice(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
+                    // Before what was asked for while nobody could be connected to.
+                    self.out.splice(0..0, *b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n");
                     self.awaited.push_front((self.when.now, Asked::Line(b"HELLO")));
                 }
             }
@@ -275,7 +276,9 @@ impl Writer {
             let first = self.awaited.front();
             self.tally.stall(now - self.quiet_since, self.when.now, || format!("{first:?}"));
             self.quiet_since = now;
+            let before = self.tally.verified;
             self.judge_all();
+            self.shared.verified.fetch_add(self.tally.verified - before, Ordering::Relaxed);
         }
         self.stream = Some(stream);
         Ok(())
@@ -320,6 +323,8 @@ impl Writer {
             return self.judge_error(&asked, line);
         }
         self.tally.verified += 1;
+        let counts = matches!(asked, Asked::Increment { .. } | Asked::Append { .. });
+        self.tally.counted += u64::from(counts || matches!(asked, Asked::Exec { .. }));
         let verdict = self.verdict(&asked, frame, &reply[at..]);
         self.tally
             .verdict(verdict, || format!("writer {}, {asked:?}: {}", self.id, words::text(reply)));
@@ -501,25 +506,16 @@ fn state_generation(logs: &[Log], log: u32) -> u32 {
 }
 
 /// The number in a register's value, which must be that very value. Nothing there: 0.
-fn number_of(
-    frame: Frame,
-    writer: u32,
-    register: u32,
-    wanted: &mut Vec<u8>,
-) -> Result<u32, String> {
+fn number_of(frame: Frame, writer: u32, register: u32, head: &mut Vec<u8>) -> Result<u32, String> {
     let text = match frame {
         Frame::Nil => return Ok(0),
         Frame::Bulk(text) => text,
         _ => return Err("of another kind".to_owned()),
     };
-    let number = text.get(plan::NUMBER_AT).and_then(words::parse);
-    let number = number.ok_or("a value of somebody else's")?;
-    wanted.clear();
-    plan::value(wanted, writer, register, number);
-    match wanted == text {
-        true => Ok(number),
-        false => Err("a value of somebody else's".to_owned()),
-    }
+    head.clear();
+    head.extend_from_slice(&plan::register_key(writer, register));
+    head.push(b'=');
+    plan::number_in(text, head, register).ok_or_else(|| "a value of somebody else's".to_owned())
 }
 
 fn entries_of(length: i64, then: impl FnOnce(u64) -> Verdict) -> Verdict {

@@ -1,19 +1,20 @@
-// A18: ioredis' cluster client, pointed at the proxy: it finds one node that owns every slot.
+// A18: ioredis' cluster client, pointed at the proxy: it finds one node that owns every slot, or one
+// for each announced port.
 //
-//     NODE_MODULES=… node ioredis_cluster.mjs PORT
+//     NODE_MODULES=… node ioredis_cluster.mjs PORT...
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 
 const require = createRequire(process.env.NODE_MODULES + '/');
 const { Cluster } = require('ioredis');
-const port = Number(process.argv[2]);
+const ports = process.argv.slice(2).map(Number);
 
-const cluster = new Cluster([{ host: '127.0.0.1', port }]);
+const cluster = new Cluster([{ host: '127.0.0.1', port: ports[0] }]);
 await new Promise((resolve, reject) => {
     cluster.once('ready', resolve);
     cluster.once('error', reject);
 });
-assert.equal(cluster.nodes('master').length, 1);
+assert.equal(cluster.nodes('master').length, ports.length);
 for (let n = 0; n < 200; n++) assert.equal(await cluster.set(`io:${n}`, n), 'OK');
 const got = await Promise.all(Array.from({ length: 200 }, (_, n) => cluster.get(`io:${n}`)));
 assert.deepEqual(got, Array.from({ length: 200 }, (_, n) => String(n)));

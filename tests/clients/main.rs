@@ -13,7 +13,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use support::cluster::{Cluster, Flavour, Single, cache};
-use support::proxy::Proxy;
+use support::ports::free_port;
+use support::proxy::{Proxy, Settings};
 
 struct Target {
     port: u16,
@@ -35,6 +36,20 @@ fn target() -> Target {
     let proxy = Proxy::start(&cluster);
     let port = proxy.port;
     Target { port, _behind: Behind::Proxied { _proxy: Box::new(proxy), _cluster: cluster } }
+}
+
+/// As `target`, with two addresses that cluster clients are told of.
+fn target_of_two() -> (Target, [u16; 2]) {
+    let cluster = Cluster::three(Flavour::Redis);
+    let ports = [free_port(), free_port()];
+    let places = ports.map(|port| format!("127.0.0.1:{port}"));
+    let words = places.iter().flat_map(|place| ["--listen", place, "--announce", place]);
+    let proxy = Proxy::start_with(&cluster, &Settings::args(&words.collect::<Vec<&str>>()));
+    let port = proxy.port;
+    (
+        Target { port, _behind: Behind::Proxied { _proxy: Box::new(proxy), _cluster: cluster } },
+        ports,
+    )
 }
 
 fn here(file: &str) -> String {

@@ -1,18 +1,19 @@
-"""A18: redis-py's cluster client, pointed at the proxy: it finds one node that owns every slot.
+"""A18: redis-py's cluster client, pointed at the proxy: it finds one node that owns every slot, or
+one for each announced port.
 
-    redis_py_cluster.py PORT
+    redis_py_cluster.py PORT...
 """
 
 import sys
 
 from redis.cluster import RedisCluster
 
-PORT = int(sys.argv[1])
+PORTS = [int(port) for port in sys.argv[1:]]
 
 for protocol in (2, 3):
-    client = RedisCluster(host="127.0.0.1", port=PORT, protocol=protocol, decode_responses=True)
+    client = RedisCluster(host="127.0.0.1", port=PORTS[0], protocol=protocol, decode_responses=True)
     nodes = client.get_nodes()
-    assert [node.port for node in nodes] == [PORT], nodes
+    assert sorted(node.port for node in nodes) == sorted(PORTS), nodes
     assert nodes[0].server_type == "primary"
     for n in range(200):
         assert client.set(f"face:{n}", n) is True
@@ -32,6 +33,8 @@ for protocol in (2, 3):
     assert {f"face:{n}" for n in range(200)} <= walked
     assert client.ping()
     assert client.dbsize() >= 201
+    assert client.mset_nonatomic({f"face:m:{n}": n for n in range(20)})
+    assert client.delete(*[f"face:m:{n}" for n in range(20)]) == 20
     assert client.delete(*[f"face:{n}" for n in range(200)]) == 200
     client.delete("face:h")
     client.close()

@@ -81,6 +81,7 @@ const STREAMS: &[(&str, &[u8])] = &[
     ("A4 reply skip twice", b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nECHO a\r\nECHO b\r\n"),
     ("A4 reply off and on", b"CLIENT REPLY OFF\r\nMGET a b c\r\nPING\r\nCLIENT REPLY ON\r\nECHO b\r\n"),
     ("A4 reply skip to a key", b"CLIENT REPLY SKIP\r\nSET k v\r\nGET k\r\n"),
+    ("A4 reply skip ends with nothing", b"CLIENT REPLY SKIP\r\n\r\nECHO a\r\nCLIENT REPLY SKIP\r\n*0\r\nECHO b\r\n"),
     ("A4 reply off, errors too", b"CLIENT REPLY OFF\r\nFOO\r\nGET\r\nCLIENT REPLY ON\r\nPING\r\n"),
 ];
 

@@ -28,6 +28,9 @@ pub enum Chaos {
     Move,
     Forget,
     FlushScripts,
+    /// So many percent of `memory_limit`; none, and for how long, is drawn.
+    Memory,
+    MemoryIs(u64),
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -54,7 +57,9 @@ impl World {
             Chaos::Move => parameters.moves_ms,
             Chaos::Forget => parameters.forget_ms,
             Chaos::FlushScripts => parameters.script_flush_ms,
-            Chaos::Step(_) | Chaos::Gossip(_) | Chaos::Restart(..) | Chaos::TakeOver(_) => 0,
+            Chaos::Memory => parameters.memory_ms,
+            Chaos::Step(_) | Chaos::Gossip(_) | Chaos::Restart(..) => 0,
+            Chaos::TakeOver(_) | Chaos::MemoryIs(_) => 0,
         }
     }
 
@@ -71,6 +76,7 @@ impl World {
             Chaos::Move,
             Chaos::Forget,
             Chaos::FlushScripts,
+            Chaos::Memory,
         ];
         kinds.into_iter().for_each(|chaos| self.strike_again(chaos));
     }
@@ -133,6 +139,16 @@ impl World {
                 let node = self.some_node();
                 self.lose_scripts(node);
             }
+            // Under the step at which clients are refused or closed, which the model takes for a
+            // fault: what is held back, not read, and goes on again.
+            Chaos::Memory => {
+                let percent = self.random.range(65..=89);
+                self.memory_is(percent);
+                let over = self.now_us + self.random.range(1_000..=400_000);
+                let then = if self.random.chance(300) { 72 } else { 10 };
+                self.at(over, Event::Chaos(Chaos::MemoryIs(then)));
+            }
+            Chaos::MemoryIs(percent) => self.memory_is(percent),
             Chaos::Restart(node, moves) => self.restart(node, moves),
             Chaos::TakeOver(node) => self.take_over(node),
             Chaos::FailOver => {
@@ -144,6 +160,11 @@ impl World {
         if !one_of_a_kind {
             self.strike_again(chaos);
         }
+    }
+
+    fn memory_is(&mut self, percent: u64) {
+        self.memory_percent = percent;
+        self.turn_before(self.now_us + 1);
     }
 
     fn some_node(&mut self) -> usize {
@@ -371,6 +392,7 @@ impl World {
         for node in 0..self.cluster.nodes.len() {
             self.gossip(node);
         }
+        self.memory_is(10);
         self.healed = true;
     }
 }

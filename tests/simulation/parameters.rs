@@ -49,6 +49,8 @@ pub struct Parameters {
     pub failover_ms: u64,
     /// Nodes lose their scripts.
     pub script_flush_ms: u64,
+    /// Memory runs short.
+    pub memory_ms: u64,
     /// How late replicas are.
     pub lag_us: u64,
     pub loading_ms: u64,
@@ -128,6 +130,7 @@ impl Parameters {
         drawn.script_flush_ms = mean_or_never(r, 400, 5..=500);
         drawn.lag_us = r.skewed(300_000);
         drawn.ears = if r.chance(400) { 1 + r.skewed(5) } else { 0 };
+        drawn.memory_ms = mean_or_never(r, 400, 5..=500);
         drawn
     }
 

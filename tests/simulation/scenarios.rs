@@ -138,6 +138,16 @@ impl Rig {
         }
     }
 
+    /// Nothing happens: the driver sleeps for as long as it may.
+    fn sleep(&mut self, ms: u64) {
+        let until = self.now_ms + ms;
+        while self.now_ms < until {
+            self.turn();
+            self.now_ms = self.proxy.plan().clamp(self.now_ms + 1, self.now_ms + 500);
+        }
+        self.turn();
+    }
+
     /// The process holds so many percent of what it may.
     fn memory(&mut self, percent: u64) {
         let memory = Memory { held: percent << 20, limit: 100 << 20, sharers: 1 };
@@ -190,7 +200,13 @@ impl Rig {
             let now = self.now();
             self.proxy.handle_connected(backend, ok, now);
             self.settle();
-            if ok {
+            // Of a fenced backend it is asked whether it answers ECHO at all.
+            let fenced = |of: &&(Conn, String)| {
+                of.0 == Conn::Backend(backend) && of.1.ends_with("ECHO $5 fence ")
+            };
+            if ok && self.sent.iter().rfind(fenced).is_some() {
+                self.answer(backend, "+PONG $5 fence ");
+            } else if ok {
                 self.answer(backend, "+PONG ");
             }
         }
@@ -735,6 +751,29 @@ fn memory_nearly_used_up_stops_reading_of_the_heavy_client_only() {
 }
 
 #[test]
+fn pipeline_has_few_requests_under_way_while_memory_is_short_and_goes_on_afterwards() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let line: Vec<u8> =
+        (0..20).flat_map(|n| words(&format!("INCR {}", key(&n.to_string(), true)))).collect();
+    rig.ask(client, &format!("INCR {}", key("first", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.answer(backend, ":1 ");
+    rig.told(Conn::Backend(backend));
+    let asked = |rig: &mut Rig| rig.told(Conn::Backend(backend)).matches("INCR").count();
+    rig.memory(72);
+    rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+    rig.settle();
+    assert_eq!(asked(&mut rig), 8);
+    rig.answer(backend, &":1 ".repeat(8));
+    assert_eq!(asked(&mut rig), 8, "as many again");
+    rig.memory(10);
+    rig.answer(backend, &":1 ".repeat(8));
+    assert_eq!(asked(&mut rig), 4, "all the rest");
+}
+
+#[test]
 fn memory_used_up_closes_the_heaviest_client_and_refuses_new_ones() {
     let mut rig = Rig::new(Settings::default());
     let (_, heavy) = light_and_heavy(&mut rig);
@@ -801,4 +840,51 @@ fn memory_counts_no_length_of_a_request_that_is_over() {
     rig.ask(client, &format!("MGET {} {}", key("a", true), key("b", false)));
     rig.memory(85);
     assert_eq!(rig.unread.len(), 0, "a few bytes are under way");
+}
+
+/// A node may fall silent without a word. Where nothing else is going on nobody's time-out tells.
+#[test]
+fn subscriber_of_a_node_that_falls_silent_is_heard_elsewhere_though_nothing_else_happens() {
+    let mut rig = Rig::new(Settings::default());
+    let (client, channel) = (rig.client(), key("ch", true));
+    rig.ask(client, &format!("SUBSCRIBE {channel}"));
+    let confirm = |rig: &mut Rig, number: u8| {
+        let (backend, now) = (rig.connecting.remove(0).0, rig.now());
+        assert_eq!(rig.backend_of(number), backend);
+        rig.proxy.handle_connected(backend, true, now);
+        rig.settle();
+        rig.answer(backend, "%1 $5 proto :3 ");
+        assert!(rig.told(Conn::Backend(backend)).contains(&format!("SUBSCRIBE $5 {channel}")));
+        let len = channel.len();
+        rig.answer(backend, &format!(">3 $9 subscribe ${len} {channel} :1 "));
+        backend
+    };
+    let backend = confirm(&mut rig, 1);
+    assert!(rig.told(Conn::Client(client)).contains("subscribe"));
+    rig.sleep(14_000);
+    assert_eq!(rig.told(Conn::Backend(backend)), "");
+    rig.sleep(3_000);
+    assert_eq!(rig.told(Conn::Backend(backend)), "*1 $4 PING ");
+    assert!(!rig.closed.contains(&Conn::Backend(backend)));
+    rig.sleep(4_000);
+    assert!(rig.closed.contains(&Conn::Backend(backend)), "nobody looks after it");
+    rig.connecting.retain(|of| of.1 == node(2));
+    confirm(&mut rig, 2);
+    assert!(!rig.closed.contains(&Conn::Client(client)));
+}
+
+/// What a stop of the whole process takes is not counted against a node.
+#[test]
+fn stop_of_the_process_while_an_answer_is_waited_for_is_nobodys_time_out() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, &format!("GET {}", key("a", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.sleep(100);
+    rig.now_ms += 60_000;
+    rig.turn();
+    assert!(!rig.closed.contains(&Conn::Backend(backend)));
+    rig.answer(backend, "$1 v ");
+    assert_eq!(rig.told(Conn::Client(client)), "$1 v ");
 }

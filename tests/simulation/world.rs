@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ringway::cluster::slot_of;
 use ringway::proxy::local::{Identity, User};
-use ringway::proxy::{Action, Conn, Now, Proxy, Socket};
+use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Socket};
 
 use crate::chaos::{Chaos, Migrations};
 use crate::history::History;
@@ -105,6 +105,8 @@ pub struct World {
     pub drained: bool,
     /// The reactor takes no turn before.
     pub stuck_until: u64,
+    /// What it is told that the process holds, of its limit.
+    pub memory_percent: u64,
     /// Since when nothing may fail any more.
     pub settled_us: Option<u64>,
     pub migrations: Migrations,
@@ -178,6 +180,7 @@ impl World {
             healed: false,
             drained: false,
             stuck_until: 0,
+            memory_percent: 0,
             settled_us: None,
             migrations: Migrations::new(),
             abandoned: Vec::new(),
@@ -306,6 +309,8 @@ impl World {
         if due && self.plant != Plant::NoTime {
             self.proxy.handle_time(now);
         }
+        let memory = Memory { held: self.memory_percent << 20, limit: 100 << 20, sharers: 1 };
+        self.proxy.handle_memory(memory, now);
         let mut actions = std::mem::take(&mut self.actions);
         self.proxy.flush(&mut actions);
         busy |= !actions.is_empty();
@@ -317,7 +322,7 @@ impl World {
         let next = if self.proxy.take_urgent() {
             self.now_us + 1 + self.random.below(20)
         } else {
-            let sleep = self.proxy.next_deadline().saturating_sub(now.ms).clamp(1, 1_000);
+            let sleep = self.proxy.plan().saturating_sub(now.ms).clamp(1, 1_000);
             (self.now_us / 1_000 + sleep) * 1_000
         };
         self.turn_before(next.max(self.now_us + 1));
@@ -524,7 +529,7 @@ pub fn identity() -> Identity {
         slowlog_max_len: 128,
         maxclients: 10_000,
         listen_port: 6379,
-        announce: None,
+        announce: Vec::new(),
         started_unix_s: 1_700_000_000,
         process_id: 1,
         reactors: 1,

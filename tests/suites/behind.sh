@@ -7,6 +7,7 @@
 #
 # SUITE_POOL      a pool's folder: instead of starting a cluster (seconds), one of it is emptied and taken
 # SUITE_NODES     primaries (2)
+# SUITE_REACTORS  reactors of the proxy (2)
 # SUITE_FOLDER    where the nodes' folders and the logs go (/tmp); who sets it, removes it
 # RINGWAY_BINARY  the proxy
 # When the proxy ends, however it ends, the kernel ends the nodes.
@@ -109,8 +110,10 @@ if [[ -n ${SUITE_POOL-} ]]; then take_cluster; else start_cluster "${rest[@]}"; 
 version=$(redis-server --version | sed 's/.* v=\([0-9.]*\).*/\1/')
 seeds=()
 for node in "${ports[@]}"; do seeds+=(--node "127.0.0.1:$node"); done
+# A second: what a busy machine makes slow is not what the suites look for in SLOWLOG and LATENCY.
 # Its own variable would be taken for an option.
 program=$RINGWAY_BINARY
 unset RINGWAY_BINARY
 exec "$program" --listen "$bind:$port" --reactors "${SUITE_REACTORS:-2}" --announce-version "$version" --admin-user default \
+    --slowlog-log-slower-than 1000000 \
     "${seeds[@]}" 2>"$folder/proxy.log"

@@ -36,7 +36,7 @@ main() {
     direct=$(free_port) && proxied=$(free_port)
     redis-server --port "$direct" --bind 127.0.0.1 --save '' --dir "$FOLDER" >"$FOLDER/redis.log" 2>&1 &
     SERVERS+=($!)
-    SUITE_NODES=3 SUITE_REACTORS=${SUITE_REACTORS:-1} SUITE_FOLDER=$FOLDER \
+    SUITE_NODES=3 SUITE_FOLDER=$FOLDER \
         "$HERE/behind.sh" --port "$proxied" --bind 127.0.0.1 &
     SERVERS+=($!)
     wait_for "$direct" && wait_for "$proxied"

@@ -30,7 +30,7 @@ main() {
     *) echo "redis_rs.sh [all|long]" >&2 && exit 2 ;;
     esac
     FOLDER=$(mktemp -d /tmp/ringway-redis-rs-XXXXXX)
-    export FOLDER SUITE SUITE_FOLDER=$FOLDER SUITE_NODES=2 SUITE_REACTORS=1 REDISRS_SERVER_TYPE=tcp
+    export FOLDER SUITE SUITE_FOLDER=$FOLDER SUITE_NODES=2 REDISRS_SERVER_TYPE=tcp
     trap 'kill "${POOL_PID-}" 2>/dev/null; wait; rm -rf "$FOLDER"' EXIT
     fetch
     build

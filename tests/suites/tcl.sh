@@ -7,6 +7,8 @@
 #   long  all units; then also: every line of tcl.skip must leave out something
 #
 # Naming units (unit/multi) runs only these, and then no number of passed tests is asked for.
+# Tests that fail get a second try, with their whole unit: many of them send what blocks on one connection and what it
+# is to be woken by on another, and do not wait in between.
 # What is left out, and why: tests/suites/tcl.skip. The suite comes from Debian's source package and
 # is kept in tests/.cache; its checksum is checked each time it is unpacked.
 #
@@ -14,6 +16,7 @@
 # RINGWAY_TCL_SOURCE  the suite's source as a file, where Debian cannot be reached
 # RINGWAY_TCL_PORTS   the first of 100 ports to look for free ones from (one between 11000 and 20900)
 # RINGWAY_TCL_NODES   number of nodes (3)
+# SUITE_REACTORS      reactors of the proxy (2)
 # RINGWAY_TCL_SKIP    another list of what is left out (to see what passes by now)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -34,7 +37,7 @@ UNITS="protocol keyspace scan info info-command type/string type/incr type/list 
  scripting functions introspection introspection-2 slowlog bitops bitfield lazyfree"
 
 # Tests that passed when this was last changed, by mode and number of nodes: fewer are a failure.
-declare -A PASSED=([ci-3]=1434 [long-3]=1628 [long-1]=1641)
+declare -A PASSED=([ci-3]=1437 [long-3]=1630 [long-1]=1641)
 
 main() {
     local mode=ci units="" wanted=0
@@ -53,7 +56,7 @@ main() {
         for unit in $UNITS; do units+=" unit/$unit"; done
     fi
     [[ $# -gt 0 ]] || wanted=${PASSED[$mode-$NODES]:-1}
-    start_cluster && start_proxy && run_suite "$mode" $units && judge "$mode" "$wanted" $#
+    start_cluster && start_proxy && run_suite "$mode" output $units && try_again "$mode" && judge "$mode" "$wanted" $#
 }
 
 # --- what it needs ---------------------------------------------------------------------------------
@@ -126,13 +129,13 @@ start_cluster() {
     done
     for ((n = 0; n < NODES; n++)); do
         PORT=${ports[n]}
-        until_true 10 "node $n does not answer" ask ping || return 1
+        until_true 30 "node $n does not answer" ask ping || return 1
         first=$((16384 * n / NODES)) last=$((16384 * (n + 1) / NODES - 1))
         ask cluster addslotsrange $first $last >/dev/null
         [[ $n == 0 ]] || ask cluster meet 127.0.0.1 "${ports[0]}" >/dev/null
     done
     for PORT in "${ports[@]}"; do
-        until_true 20 "the cluster does not form" is_whole || return 1
+        until_true 30 "the cluster does not form" is_whole || return 1
     done
     SEED=${ports[0]}
 }
@@ -147,11 +150,11 @@ start_proxy() {
     take_port
     local unset=() name
     for name in $(compgen -e RINGWAY_); do unset+=(-u "$name"); done
-    # allow_config: the suite sets up the server with CONFIG SET.
-    env "${unset[@]}" "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors 1 \
-        --announce-version "$VERSION" --allow-config >"$WORK/proxy.log" 2>&1 &
+    # allow_config: the suite sets up the server with CONFIG SET. admin_user: for MONITOR.
+    env "${unset[@]}" "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors "${SUITE_REACTORS:-2}" \
+        --announce-version "$VERSION" --allow-config --admin-user default >"$WORK/proxy.log" 2>&1 &
     PROXY_PORT=$PORT PROXY=$! PIDS+=($!)
-    until_true 10 "the proxy does not answer" ask dbsize
+    until_true 30 "the proxy does not answer" ask dbsize
 }
 
 # until_true SECONDS WHAT COMMAND…
@@ -175,16 +178,16 @@ stop_all() {
 
 # --- the suite -------------------------------------------------------------------------------------
 
-# The suite as it is, in a copy of its own, because it writes into its folder.
+# run_suite MODE OUTPUT UNIT…: the suite as it is, in a copy of its own, because it writes into its folder.
 run_suite() {
-    local arguments=() kinds=tag tags unit patience=900
+    local arguments=() kinds=tag tags unit patience=900 output=$WORK/$2
     [[ $1 == ci ]] && kinds='tag\|ci' patience=120
-    shift
+    shift 2
     sed -n 's/^name \(.*\) :: .*/\1/p' "$SKIP" >"$WORK/skipped"
     [[ $NODES == 1 ]] || sed -n 's/^spread \(.*\) :: .*/\1/p' "$SKIP" >>"$WORK/skipped"
     tags=$(sed -n "s/^\($kinds\) \(.*\) :: .*/-\2/p" "$SKIP" | tr '\n' ' ')
     for unit in "$@"; do arguments+=(--single "$unit"); done
-    cp -r "$SUITE" "$WORK/suite" && mkdir -p "$WORK/suite/tests/tmp"
+    rm -rf "$WORK/suite" && cp -r "$SUITE" "$WORK/suite" && mkdir -p "$WORK/suite/tests/tmp"
     take_port
     (
         cd "$WORK/suite" || exit 1
@@ -197,9 +200,24 @@ run_suite() {
     wait $RUNNING
     local status=$?
     RUNNING=""
-    sed 's/\x1b\[[0-9;]*m//g' "$WORK/colours" >"$WORK/output"
-    [[ $status -le 1 ]] || echo "the suite ended with $status" >>"$WORK/output"
+    sed 's/\x1b\[[0-9;]*m//g' "$WORK/colours" >"$output"
+    [[ $status -le 1 ]] || echo "the suite ended with $status" >>"$output"
     return 0
+}
+
+# The units of tests that failed, once more; a test that passes now has passed.
+try_again() {
+    local units name
+    units=$(sed -n 's/^\[err\]: .* in tests\/\(unit\/.*\)\.tcl$/\1/p' "$WORK/output" | sort -u)
+    # Where so many fail it was not chance.
+    [[ -n $units && $(wc -l <<<"$units") -le 4 ]] || return 0
+    run_suite "$1" again $units
+    while read -r name; do
+        grep -qF -- "[ok]: $name (" "$WORK/again" && ! grep -qF -- "[err]: $name in " "$WORK/again" || continue
+        echo "passed at the second try: $name"
+        awk -v bad="[err]: $name in " 'index($0, bad) == 1 { $0 = "[ok]: at the second try: " $0 } 1' \
+            "$WORK/output" >"$WORK/judged" && mv "$WORK/judged" "$WORK/output"
+    done < <(sed -n 's/^\[err\]: \(.*\) in tests\/unit\/.*\.tcl$/\1/p' "$WORK/output" | sort -u)
 }
 
 judge() {
@@ -208,7 +226,9 @@ judge() {
     passed=$(grep -c '^\[ok\]: ' "$WORK/output")
     failed=$(grep -c '^\[err\]: ' "$WORK/output")
     grep '^\[err\]: ' "$WORK/output" | sed 's/^.err.: \(.*\)/test \1 ... FAILED/'
-    if ! grep -q 'All tests passed without errors' "$WORK/output" && [[ $failed == 0 ]]; then
+    # With failed tests the end is written otherwise; all of them may have passed at the second try.
+    if grep -q '^\[TIMEOUT\]' "$WORK/output" || { [[ $failed == 0 ]] &&
+        ! grep -qE 'All tests passed without errors|The following tests failed' "$WORK/output"; }; then
         echo "error: the suite did not come to its end:"
         tail -20 "$WORK/output"
         bad=1

@@ -4,7 +4,7 @@
 //! Not here: reconnecting, pooling, opinions about replies.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::reply::{self, Reply, Unread};
@@ -32,7 +32,11 @@ impl Client {
     }
 
     pub fn try_connect(port: u16) -> std::io::Result<Client> {
-        let address = ([127, 0, 0, 1], port).into();
+        Self::try_connect_at(Ipv4Addr::LOCALHOST, port)
+    }
+
+    pub fn try_connect_at(host: Ipv4Addr, port: u16) -> std::io::Result<Client> {
+        let address = (host, port).into();
         let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -166,6 +170,11 @@ impl Client {
             Got::Reply(reply) => panic!("a reply instead of a close: {}", reply.text()),
             Got::Nothing => panic!("still open after {PATIENCE:?}"),
         }
+    }
+
+    /// To one who may have closed already.
+    pub fn send_what_is_taken(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
     }
 
     pub fn end_sending(&self) {

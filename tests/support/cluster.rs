@@ -3,6 +3,7 @@
 //!
 //! Not here: what is done to a running cluster (`operate`).
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
 use super::client::Client;
@@ -47,6 +48,8 @@ pub fn cache() -> PathBuf {
 
 pub struct Node {
     pub process: Process,
+    /// Where it listens: 127.0.0.1, but for `restart_at`.
+    pub host: Ipv4Addr,
     pub port: u16,
     pub id: String,
     folder: PathBuf,
@@ -69,7 +72,8 @@ impl Node {
         args.extend_from_slice(extra);
         let process = Process::start(&program, &args, &folder.join("log"));
         let (id, password) = (String::new(), password.map(str::to_owned));
-        let node = Node { process, port, id, folder, program, args, password };
+        let host = Ipv4Addr::LOCALHOST;
+        let node = Node { process, host, port, id, folder, program, args, password };
         node.wait_answering();
         node
     }
@@ -90,18 +94,38 @@ impl Node {
     /// Starts it again with the same data at another port.
     pub fn restart_elsewhere(&mut self) {
         let (old, port) = (self.port.to_string(), free_port());
-        for i in 1..self.args.len() {
-            if self.args[i - 1] == "--port" && self.args[i] == old {
-                self.args[i] = port.to_string();
-            }
-        }
+        self.replace_arg("--port", &old, &port.to_string());
         self.port = port;
         self.restart();
     }
 
+    /// Starts it again with the same data at another address of loopback, which it tells its peers.
+    pub fn restart_at(&mut self, host: Ipv4Addr) {
+        let old = self.host.to_string();
+        self.replace_arg("--bind", &old, &host.to_string());
+        if !self.replace_arg("--cluster-announce-ip", &old, &host.to_string()) {
+            self.args.extend(["--cluster-announce-ip".into(), host.to_string()]);
+        }
+        self.host = host;
+        self.restart();
+    }
+
+    /// Options that it is started with from the next time on.
+    pub fn add_args(&mut self, more: &[&str]) {
+        self.args.extend(more.iter().map(|arg| (*arg).to_owned()));
+    }
+
+    fn replace_arg(&mut self, name: &str, old: &str, new: &str) -> bool {
+        let place = self.args.windows(2).position(|pair| pair[0] == name && pair[1] == old);
+        if let Some(at) = place {
+            self.args[at + 1] = new.to_owned();
+        }
+        place.is_some()
+    }
+
     fn wait_answering(&self) {
         wait_until(seconds(10), "a node to answer", || {
-            Client::try_connect(self.port)
+            self.try_client()
                 .and_then(|mut client| client.try_call(&["PING"]))
                 .is_ok_and(|reply| reply != Reply::Error(b"".into()))
         });
@@ -110,11 +134,18 @@ impl Node {
     /// A connection to the node itself, past the proxy.
     #[track_caller]
     pub fn client(&self) -> Client {
-        let mut client = Client::connect(self.port);
+        let client = self.try_client();
+        let mut client =
+            client.unwrap_or_else(|error| panic!("cannot connect to {}: {error}", self.address()));
         if let Some(password) = &self.password {
             client.call(&["AUTH", password]);
         }
         client
+    }
+
+    /// The same for a node that may not be there, without a login.
+    pub fn try_client(&self) -> std::io::Result<Client> {
+        Client::try_connect_at(self.host, self.port)
     }
 
     /// One command on a fresh connection to the node itself.
@@ -124,7 +155,7 @@ impl Node {
     }
 
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("{}:{}", self.host, self.port)
     }
 
     /// The value of `field:` in INFO.

@@ -67,6 +67,22 @@ impl Cluster {
         self.close_migration(slot, from, to);
     }
 
+    /// The same for a slot that is passed on soon after: nodes that have not heard of each other's
+    /// epochs give the same one twice, and the slot goes back by itself.
+    #[track_caller]
+    pub fn pass_slot(&self, slot: u16, from: usize, to: usize) {
+        self.migrate_slot(slot, from, to);
+        self.wait_agreed();
+        let epoch = |node: &Node| {
+            let info = node.run("CLUSTER INFO").string();
+            info.lines().find(|line| line.starts_with("cluster_current_epoch")).map(str::to_owned)
+        };
+        wait_until(seconds(15), "all nodes to know the epoch", || {
+            let first = epoch(&self.nodes[0]);
+            self.nodes.iter().all(|node| epoch(node) == first)
+        });
+    }
+
     /// CLUSTER FAILOVER at a replica; waits until it is the primary for all.
     #[track_caller]
     pub fn failover(&self, replica: usize) {

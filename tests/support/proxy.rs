@@ -1,7 +1,8 @@
 //! The proxy's process under test.
 //!
 //! Not here: what options mean. `RINGWAY_BINARY` names another build, or a stand-in that takes
-//! `--listen` and `--node`.
+//! `--listen` and `--node`; `RINGWAY_REACTORS` says how many reactors a proxy has where the test
+//! does not.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ pub struct Proxy {
     folder: Folder,
 }
 
-/// Options beyond `--listen`, `--node` and `--reactors 1`.
+/// Options beyond `--listen`, `--node` and `--reactors`.
 #[derive(Default)]
 pub struct Settings {
     pub args: Vec<String>,
@@ -82,7 +83,8 @@ impl Proxy {
         let port = free_port();
         let listen = format!("127.0.0.1:{port}");
         let nodes: Vec<String> = nodes.iter().map(|node| node.as_ref().to_owned()).collect();
-        let mut args = vec!["--reactors".to_owned(), "1".to_owned()];
+        let reactors = std::env::var("RINGWAY_REACTORS").unwrap_or("1".to_owned());
+        let mut args = vec!["--reactors".to_owned(), reactors];
         if let Some(text) = &settings.config {
             let pool = format!("[[pool]]\nlisten = {listen:?}\nnodes = {nodes:?}\n");
             let path = folder.file("ringway.toml");

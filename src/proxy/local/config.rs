@@ -1,4 +1,4 @@
-//! CONFIG: what clients ask for at start, answered for the proxy itself.
+//! CONFIG: what clients ask for at start, answered for the proxy itself; RESETSTAT of its counts.
 //!
 //! Not here: the nodes' settings, which a client neither sees nor changes through us; our own
 //! options (room `config`). No password is among the answers.
@@ -22,7 +22,7 @@ pub(super) fn answer(
     match sub {
         "GET" => get(args, session, world, out),
         "SET" => set(args, world, out),
-        "RESETSTAT" => write::simple(out, "OK"),
+        "RESETSTAT" => return Answer::ResetCounts,
         "REWRITE" => errors::fixed(out, "ERR The server is running without a config file"),
         _ => errors::refused(out, &format!("CONFIG {sub}")),
     }

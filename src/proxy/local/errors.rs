@@ -64,6 +64,10 @@ pub fn not_yet(out: &mut Vec<u8>, name: &str) {
 }
 
 /// A command that only has a meaning on one server's own connection.
+pub fn databases_max(out: &mut Vec<u8>) {
+    fixed(out, "ERR too many databases are in use through this proxy (databases_max)");
+}
+
 pub fn not_supported(out: &mut Vec<u8>, name: &str) {
     let name = name.replace('|', " ");
     line(out, &[b"ERR ", name.as_bytes(), b" is not supported by this proxy"]);
@@ -92,8 +96,9 @@ pub fn protocol(out: &mut Vec<u8>, text: &str) {
 
 // --- login and limits ------------------------------------------------------------------------
 
-pub fn noauth(out: &mut Vec<u8>) {
-    fixed(out, "NOAUTH Authentication required.");
+/// `name` as in the command table.
+pub fn noauth(out: &mut Vec<u8>, name: &str) {
+    line(out, &[refused_exec(name), b"NOAUTH Authentication required."]);
 }
 
 pub fn wrongpass(out: &mut Vec<u8>) {
@@ -192,6 +197,13 @@ pub fn peers_late(out: &mut Vec<u8>) {
     fixed(out, "ERR a part of the proxy did not answer in time, the command may have run in part");
 }
 
+/// The node does not let our user ECHO, with which the fence vouches for replies.
+pub fn echo_refused(out: &mut Vec<u8>) {
+    let text = "NOPERM the proxy's user at the nodes must be allowed to ECHO (ACL SETUSER ... +echo); \
+                the script was not run";
+    fixed(out, text);
+}
+
 /// What a node answered could not be read as one reply, or does not fit what was asked.
 pub fn bad_reply(out: &mut Vec<u8>) {
     fixed(out, "ERR unreadable reply from server, the command may have run");
@@ -264,13 +276,14 @@ pub fn monitors_only(out: &mut Vec<u8>) {
     fixed(out, "ERR only PING / QUIT / RESET are allowed after MONITOR");
 }
 
-/// A RESP2 client that is subscribed sent something else. `name` as in the command table. EXEC says
-/// it in its own way (redis-server: `execCommandAbort`, multi.c).
+/// EXEC says in its own way why it is not run (redis-server: `execCommandAbort`, multi.c).
+fn refused_exec(name: &str) -> &'static [u8] {
+    if name == "EXEC" { b"EXECABORT Transaction discarded because of: " } else { b"" }
+}
+
+/// A RESP2 client that is subscribed sent something else. `name` as in the command table.
 pub fn subscribed_only(out: &mut Vec<u8>, name: &str) {
-    let kind: &[u8] = match name {
-        "EXEC" => b"EXECABORT Transaction discarded because of: ",
-        _ => b"ERR ",
-    };
+    let kind = if name == "EXEC" { refused_exec(name) } else { b"ERR " };
     let name = name.to_ascii_lowercase();
     let rest = b"': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
                  this context";

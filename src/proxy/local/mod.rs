@@ -57,8 +57,8 @@ pub struct Identity {
     pub slowlog_max_len: u32,
     pub maxclients: u32,
     pub listen_port: u16,
-    /// What the cluster face names as its one node; None: the address that the client used.
-    pub announce: Option<Endpoint>,
+    /// What the cluster face names as its nodes; empty: the address that the client used.
+    pub announce: Vec<Endpoint>,
     pub started_unix_s: u64,
     pub process_id: u32,
     pub reactors: u32,
@@ -132,6 +132,9 @@ pub struct Totals {
     pub fence_breaches: u64,
     /// Because memory was short.
     pub clients_slowed: u64,
+    pub buffers_exhausted: u64,
+    pub queue_overflows: u64,
+    pub submissions_full: u64,
     pub clients_closed_for_memory: u64,
     /// Of samples since the process started, µs.
     pub latency_p50_us: u64,
@@ -176,6 +179,8 @@ pub enum Answer {
     Unblock { id: u64, error: bool },
     /// Ask the slow logs of all reactors. `out` is untouched.
     SlowLog(LogQuery),
+    /// All reactors begin to count anew; then reply OK. `out` is untouched.
+    ResetCounts,
     /// Not answered here after all: forward to any primary. `out` is untouched.
     AnyNode,
     /// RESET: the session is back at the start and the reply is in `out`. The caller drops what

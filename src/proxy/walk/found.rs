@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use crate::resp::reply::{aggregate_header, first_frame_len};
+use crate::resp::reply::{first_frame_len, list_header};
 use crate::resp::write;
 
 #[derive(Debug, Default)]
@@ -62,9 +62,9 @@ impl Found {
 
 /// The texts of an array of bulk strings; an element that is none is `None`.
 pub fn bulks(reply: &[u8]) -> Option<impl Iterator<Item = Option<&[u8]>>> {
-    let (_, count, header) = aggregate_header(reply)?;
+    let (count, header) = list_header(reply)?;
     let mut rest = reply.get(header..)?;
-    Some((0..count.max(0)).map(move |_| {
+    Some((0..count).map(move |_| {
         let len = first_frame_len(rest)?;
         let text = bulk_text(rest.get(..len)?);
         rest = rest.get(len..)?;
@@ -124,6 +124,7 @@ mod tests {
         assert_eq!(all("*1\r\n:1\r\n"), [None]);
         assert_eq!(all("*1\r\n$-1\r\n"), [None]);
         assert_eq!(all("+OK\r\n"), []);
+        assert_eq!(all("%1\r\n$1\r\na\r\n$1\r\nb\r\n"), [], "a map is no array of half its texts");
         assert_eq!(bulk_text(b"=7\r\ntxt:abc\r\n"), Some(&b"txt:abc"[..]));
     }
 }

@@ -30,7 +30,7 @@
 //!
 //! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
 
-pub mod found;
+pub(super) mod found;
 pub mod wanted;
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ mod tests;
 
 use crate::cluster::{SLOTS, slot_of};
 use crate::proxy::local::glob_matches;
-use crate::resp::reply::{aggregate_header, parse_integer};
+use crate::resp::reply::{list_header, parse_integer};
 use found::{Found, bulk_text, bulks};
 use wanted::{Cursor, Pieces, Wanted};
 
@@ -533,7 +533,7 @@ impl Walk {
 
     /// Takes the keys of a node's SCAN; where it goes on in this slot, 0 if it does not.
     fn take_piece(&mut self, reply: &[u8]) -> Option<u64> {
-        let (_, count, header) = aggregate_header(reply)?;
+        let (count, header) = list_header(reply)?;
         let rest = reply.get(header..).filter(|_| count == 2)?;
         let len = crate::resp::reply::first_frame_len(rest)?;
         let cursor: u64 = std::str::from_utf8(bulk_text(rest.get(..len)?)?).ok()?.parse().ok()?;
@@ -564,8 +564,7 @@ impl Walk {
 }
 
 fn elements(answer: &Answer) -> Option<u64> {
-    let (_, count, _) = aggregate_header(answer.reply)?;
-    u64::try_from(count).ok()
+    list_header(answer.reply).map(|(count, _)| count as u64)
 }
 
 /// Whether the slot was where `data` comes from, by the probe that went right behind.

@@ -1,4 +1,5 @@
-//! The crate `redis` through the proxy. Argument: port. Panics at the first mismatch.
+//! The crate `redis` through the proxy. Argument: port; with a second one, only as a cluster client.
+//! Panics at the first mismatch.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,6 +7,10 @@ use redis::{Commands, Connection, RedisResult};
 
 fn main() {
     let port = std::env::args().nth(1).expect("port");
+    if std::env::args().len() > 2 {
+        run_cluster(&format!("redis://127.0.0.1:{port}/"));
+        return println!("redis-rs cluster ok");
+    }
     for parameters in ["", "?protocol=resp3"] {
         let url = format!("redis://127.0.0.1:{port}/{parameters}");
         let client = redis::Client::open(url).expect("URL");
@@ -17,7 +22,7 @@ fn main() {
     println!("redis-rs ok");
 }
 
-/// A18: the cluster client finds one node that owns every slot.
+/// A18: the cluster client finds one node that owns every slot, or several that share them.
 fn run_cluster(url: &str) {
     let client = redis::cluster::ClusterClient::new(vec![url]).expect("URL");
     let mut c = client.get_connection().expect("connection to the cluster face");
