@@ -275,8 +275,9 @@ fn readiness_is_red_when_a_reactor_hangs() {
     });
     assert!(since.elapsed() > millis(900), "{:?}", since.elapsed());
     // The other numbers are still told.
-    let scrape = scrape(rig.port);
-    assert_eq!(scrape.sum("ringway_reactor_turning", &[]), 1.0);
+    wait_until(seconds(5), "the metric to say which", || {
+        scrape(rig.port).sum("ringway_reactor_turning", &[]) == 1.0
+    });
     drop(holder);
 }
 
