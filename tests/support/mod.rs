@@ -33,6 +33,12 @@ pub fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
+/// A goal of time, as it stands where RINGWAY_STRICT is set (`tests/figures.sh`). Elsewhere four
+/// times as long: others may use the machine too, and what is late is not wrong.
+pub fn goal(limit: Duration) -> Duration {
+    if std::env::var_os("RINGWAY_STRICT").is_some() { limit } else { 4 * limit }
+}
+
 pub fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
