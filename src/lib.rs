@@ -33,6 +33,8 @@ pub mod watchdog;
 
 pub mod ready;
 
+pub mod admin;
+
 pub mod notify;
 
 pub mod serve;
@@ -40,3 +42,5 @@ pub mod serve;
 pub mod process;
 
 pub mod check;
+
+pub mod top;

@@ -115,6 +115,9 @@ pub const PEERS_MS_MAX: u64 = 2_000;
 /// answered. Each client has one under way.
 pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 
+/// Slow requests that the admin endpoint shows, at most: the slowest of as many seconds.
+pub const SLOW_SHOWN_MAX: usize = 12;
+
 /// Addresses that cluster clients are told (`announce`).
 pub const ANNOUNCED_MAX: usize = 1_000;
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use ringway::config::{self, Config, Invocation, Problems};
 use ringway::limits::CONFIG_BYTES_MAX;
-use ringway::{check, process, ring};
+use ringway::{check, process, ring, top};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -29,7 +29,7 @@ fn load() -> Result<Invocation, Problems> {
 fn read_again() -> Result<Config, Problems> {
     match load()? {
         Invocation::Run(config) => Ok(config),
-        Invocation::Check(_) | Invocation::Version | Invocation::Help => {
+        Invocation::Check(_) | Invocation::Top(_) | Invocation::Version | Invocation::Help => {
             unreachable!("arguments do not change, and they said `run`")
         }
     }
@@ -47,6 +47,13 @@ fn main() -> ExitCode {
             print(&report);
             if ready { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
         }
+        Ok(Invocation::Top(config)) => match config.process.admin_listen.0 {
+            Some(address) => match top::run(address) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(text) => fail(&text),
+            },
+            None => fail("admin_listen is off: there is nothing to look at"),
+        },
         Ok(Invocation::Run(config)) => process::run(config, &read_again),
         Err(problems) => {
             say(&problems.to_string());
@@ -70,6 +77,11 @@ fn print(text: &str) -> ExitCode {
     use std::io::Write;
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
     ExitCode::SUCCESS
+}
+
+fn fail(text: &str) -> ExitCode {
+    say(text);
+    ExitCode::from(FAILED)
 }
 
 /// To stderr; where that is closed or full there is nobody to tell, and `eprintln` would panic.

@@ -6,6 +6,8 @@
 //! A reactor owns plain `u64`s and stores them into its own `Published` with relaxed stores: no
 //! read-modify-write, no line of the cache written by two threads.
 
+mod times;
+
 use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -16,6 +18,7 @@ use std::sync::atomic::{
 use hdrhistogram::Histogram;
 
 use crate::limits::LATENCY_US_MAX;
+pub use times::Times;
 
 /// How a number behaves.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -113,7 +116,7 @@ counters! {
 
 const COUNT: usize = Counter::ALL.len();
 
-/// Commands between two samples of how long requests take, at least. A power of two.
+/// Commands between two that are looked at more closely, on average.
 pub const SAMPLE_EVERY: u64 = 64;
 
 /// One reactor's numbers. Owned by it alone.
@@ -149,6 +152,11 @@ impl Counters {
 
     pub fn value(&self, counter: Counter) -> u64 {
         self.values[counter as usize]
+    }
+
+    /// A copy of all, by `Counter`.
+    pub fn values(&self) -> Vec<u64> {
+        self.values.to_vec()
     }
 
     /// How long a sampled request took. Above a minute counts as a minute.

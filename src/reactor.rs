@@ -3,6 +3,7 @@
 //!
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
+mod facts;
 mod pace;
 mod passing;
 mod peers;
@@ -25,6 +26,7 @@ use crate::ring::{
     self, BusyPoll, ConnectOptions, Event, Listener, Ring, RingSettings, SocketId, Waker,
 };
 use crate::topology::{Report, Update};
+pub use facts::ReactorFacts;
 use pace::Pace;
 use passing::Passing;
 pub use peers::{Fresh, HandOver, Message, Peer, Wish};
@@ -304,6 +306,7 @@ impl Worker {
         for pool in 0..self.proxies.len() {
             self.flush(pool);
         }
+        self.end_turn();
     }
 
     #[inline]
@@ -406,9 +409,6 @@ impl Worker {
             self.act(pool, action);
         }
         self.actions = actions;
-        if let Some(us) = self.proxies[pool].take_sample() {
-            self.counters.record_us(us);
-        }
     }
 
     #[inline]

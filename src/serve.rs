@@ -13,6 +13,7 @@ use std::time::Duration;
 use core_affinity::CoreId;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::admin::{self, AdminSettings, cpu_us_of};
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process};
 use crate::handover::{self, IDS_SPARE, TakenOver};
@@ -149,6 +150,7 @@ impl Threads {
             threads.updates.push((updates, waker));
         }
         threads.peers = introduce(peers);
+        threads.start_admin(config, unix_us / 1_000_000, log.for_part("admin"))?;
         threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
         Ok(threads)
     }
@@ -266,6 +268,25 @@ impl Threads {
         let message = Message::Granted { pool: wish.pool, ticket: wish.ticket, refused };
         let _ = peer.messages.send_timeout(message, MESSAGE_WAIT);
         peer.waker.wake();
+    }
+
+    fn start_admin(
+        &mut self,
+        config: &Config,
+        started_unix_s: u64,
+        log: Log,
+    ) -> Result<(), String> {
+        let Some(listen) = config.process.admin_listen.0 else { return Ok(()) };
+        let settings = AdminSettings {
+            listen,
+            started_unix_s,
+            peers: self.peers.to_vec(),
+            tids: self.watches.iter().map(|(_, tid)| *tid).collect(),
+            board: self.board.clone(),
+            readiness: self.readiness.clone(),
+        };
+        admin::start(settings, log)
+            .map_err(|error| format!("cannot start the admin threads: {error}"))
     }
 
     fn start_topology(
@@ -501,6 +522,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         keys_max_bytes: pool.keys_max_bytes as usize,
         slowlog_log_slower_than: pool.slowlog_log_slower_than,
         slowlog_max_len: pool.slowlog_max_len as usize,
+        sample_keys: pool.sample_keys,
         fence_lanes: usize::from(pool.fence_lanes),
         private_backends_max: pool.private_backends_max as usize,
         databases_max: pool.databases_max,
@@ -634,12 +656,6 @@ fn kib_in(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
-}
-
-/// CPU time of a thread of ours, microseconds (proc(5): schedstat, nanoseconds come first).
-fn cpu_us_of(tid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
-    Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000)
 }
 
 /// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 20] = [
+const ROOMS: [(&str, &[&str]); 22] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -32,22 +32,25 @@ const ROOMS: [(&str, &[&str]); 20] = [
     ),
     ("watchdog", &[]),
     ("ready", &["limits"]),
+    // Of `reactor` the way to one and what it tells; of `proxy` what it tells.
+    ("admin", &["cluster", "command", "limits", "log", "metrics", "proxy", "reactor", "ready"]),
     ("notify", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
         &[
-            "cluster", "config", "handover", "limits", "log", "metrics", "proxy", "reactor",
-            "ready", "ring", "topology", "watchdog",
+            "admin", "cluster", "config", "handover", "limits", "log", "metrics", "proxy",
+            "reactor", "ready", "ring", "topology", "watchdog",
         ],
     ),
     ("check", &["config", "limits", "ring"]),
+    ("top", &["ring"]),
     // The main thread's life.
     (
         "process",
         &["check", "config", "handover", "limits", "log", "notify", "ring", "serve", "watchdog"],
     ),
-    ("main", &["check", "config", "limits", "process", "ring"]),
+    ("main", &["check", "config", "limits", "process", "ring", "top"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.
@@ -80,8 +83,8 @@ const SYSTEM: [&str; 11] = [
 const CLOCKS: [&str; 4] = ["Instant::now", "SystemTime::now", "clock_gettime", "UNIX_EPOCH"];
 const SHARED: [&str; 4] = ["Mutex", "RwLock", "RefCell", "Rc"];
 
-/// Where a clock may be read. `process`: time stamps of its few log lines.
-const WITH_CLOCK: [&str; 3] = ["reactor", "topology", "process"];
+/// Where a clock may be read. `process`: time stamps of its few log lines. `admin`: rates.
+const WITH_CLOCK: [&str; 4] = ["reactor", "topology", "admin", "process"];
 
 const LINES_MAX: usize = 600;
 const COLUMNS_MAX: usize = 100;

@@ -7,13 +7,14 @@ use super::options::{self, Pool, Process, Scope};
 use super::value::Raw;
 
 /// Options that are what the process was started with.
-const FIXED: [&str; 8] = [
+const FIXED: [&str; 9] = [
     "reactors",
     "cpus",
     "ring_entries",
     "receive_buffer_size",
     "receive_buffer_count",
     "handover_socket",
+    "admin_listen",
     "name",
     "listen",
 ];
@@ -41,6 +42,7 @@ pub fn reload(old: &Config, mut new: Config) -> (Config, Vec<String>) {
     new.process.receive_buffer_size = kept.receive_buffer_size;
     new.process.receive_buffer_count = kept.receive_buffer_count;
     new.process.handover_socket = kept.handover_socket;
+    new.process.admin_listen = kept.admin_listen;
     let mut pools = Vec::new();
     for before in &old.pools {
         let Some(at) = new.pools.iter().position(|pool| pool.name == before.name) else {

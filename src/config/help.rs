@@ -19,6 +19,8 @@ pub fn help() -> String {
          \x20 ringway --listen IP:PORT --node HOST:PORT [--node HOST:PORT ...] [option ...]\n\
          \x20 ringway --config FILE [option ...]\n\
          \x20 ringway check [option ...]      say whether this host is ready, and what to change\n\
+         \x20 ringway top [option ...]        show what a running proxy of this host does, at its\n\
+         \x20                                 admin_listen\n\
          \x20 ringway --version | --help\n\
          \n\
          Example:\n\

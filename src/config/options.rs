@@ -13,7 +13,7 @@ use crate::limits::{
     REQUEST_BULK_MAX, RING_SUBMISSIONS,
 };
 
-use super::value::{Cpus, LogLevel, Range, Raw, Value};
+use super::value::{Admin, Cpus, LogLevel, Range, Raw, Value};
 use crate::secret::Secret;
 
 const KIB: u64 = 1 << 10;
@@ -201,6 +201,10 @@ options! {
             "A path at which the running process hands its listening sockets and its clients to the \
              next one that is started with the same path. In a folder that only this user may \
              write to.";
+        Addresses admin_listen (admin_listen): Admin = Admin::default(), Range::Any,
+            "Where the process tells of itself by HTTP: metrics, readiness, the slot map, a live page. \
+             It changes nothing and asks for no password, so keep it on loopback or in a trusted \
+             network.";
         Process log_level (log_level): LogLevel = LogLevel::Info, Range::Any,
             "What is logged to stderr: this level and the graver ones.";
     }
@@ -279,6 +283,9 @@ options! {
              rounded up to a millisecond.";
         Commands slowlog_max_len (slowlog_max_len): u32 = 128, Range::Number(0, 100_000),
             "Entries that SLOWLOG keeps; 0 is no slow log.";
+        Commands sample_keys (sample_keys): bool = false, Range::Any,
+            "Look at the keys of one command in 64, and of each value of 16 KiB or more, for PROXY \
+             HOTKEYS and PROXY BIGKEYS.";
         Limits fence_lanes (fence_lanes): u8 = 2, Range::Number(1, 64),
             "Connections per node and reactor for what can compose its own reply (EVAL, FCALL, \
              modules), kept apart from the others' traffic. More for script-heavy work.";

@@ -73,6 +73,8 @@ impl Proxy {
     /// all pools: those of others go on.
     pub(super) fn reset_counts(&mut self) {
         self.tally = Tally::default();
+        self.counts = super::facts::Counts::default();
+        self.rhythm.step(0);
         let totals = &mut self.totals;
         let counts = [
             &mut totals.connections_accepted,

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
+use super::hot_keys::BIG_BYTES;
 use super::{Action, Note, Proxy};
 use crate::command::{self, Args, Class};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
@@ -93,7 +94,13 @@ impl Proxy {
         match *parsed {
             Parsed::Array { len, canonical: true } => {
                 let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
-                (ran == Ran::Yes).then_some(len)
+                if ran == Ran::HoldBack {
+                    return None;
+                }
+                if len >= BIG_BYTES {
+                    self.note_big_request(&Args { bytes: &rest[..len], spans });
+                }
+                Some(len)
             }
             Parsed::Array { len, canonical: false } => {
                 let parts: Vec<&[u8]> = spans.iter().map(|span| span.of(rest)).collect();
@@ -195,6 +202,7 @@ impl Proxy {
                 if !self.may_run(c) || len < super::output::LARGE || may_wait(&whole) {
                     return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
                 }
+                self.note_big_request(&whole);
                 let bytes = std::mem::take(&mut partial.bytes);
                 let ran = self.run(c, Source::Owned(bytes), &partial.args);
                 (ran == Ran::Yes).then_some(len)

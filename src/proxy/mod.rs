@@ -22,7 +22,7 @@
 //! (WAIT) and `synced` (WAITAOF), `private` (backends of single clients), `memory` (when it runs
 //! short), `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
 //! `receivers` (what all reactors answer together), `own` (PROXY), `databases` (SELECT), `slowlog`,
-//! `monitor`.
+//! `monitor`, and what it tells of itself: `sample`, `hot_keys`, `facts`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -34,8 +34,10 @@ mod connect;
 mod databases;
 mod deliver;
 mod dispatch;
+pub mod facts;
 mod fanout;
 mod fence;
+pub mod hot_keys;
 mod intake;
 mod introspect;
 mod launch;
@@ -60,6 +62,7 @@ mod repeats;
 mod replicas;
 pub mod request;
 mod route;
+mod sample;
 mod scan;
 mod scripts;
 pub mod session;
@@ -89,7 +92,9 @@ use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
 use databases::Databases;
+use facts::Counts;
 use fanout::Mapless;
+use hot_keys::KeyWatch;
 use leaving::Leaving;
 use local::{Identity, Totals};
 use memory::Ladder;
@@ -102,6 +107,7 @@ use receivers::Receivers;
 use recover::News;
 use repeats::Repeats;
 use request::Requests;
+use sample::Rhythm;
 use scripts::Scripts;
 use session::Session;
 use slowlog::SlowLog;
@@ -233,6 +239,11 @@ pub struct Proxy {
     repeats: Repeats,
     /// What of them is this proxy's, of the counts that INFO must not be late with.
     own_totals: [u64; 6],
+    counts: Counts,
+    /// Bytes of one word and of a request that the nodes take, as far as they say.
+    node_bounds: (Option<u64>, Option<u64>),
+    key_watch: KeyWatch,
+    rhythm: Rhythm,
     client_pool: Pool,
     backend_pool: Pool,
     /// Boxed because idle clients hold a pointer, not the struct.
@@ -290,6 +301,7 @@ impl Proxy {
             total_max: settings.client_query_limit as u64,
             ..RequestLimits::default()
         };
+        let random = RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]);
         Proxy {
             identity,
             clients: Clients::default(),
@@ -314,6 +326,10 @@ impl Proxy {
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             repeats: Repeats::default(),
             own_totals: [0; 6],
+            counts: Counts::default(),
+            node_bounds: (None, None),
+            key_watch: KeyWatch::new(settings.sample_keys, random.clone()),
+            rhythm: Rhythm::new(seed[0]),
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
@@ -333,7 +349,7 @@ impl Proxy {
             merged: Vec::new(),
             lost: Vec::new(),
             cut: Cut::default(),
-            random: RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]),
+            random,
             random_count: 0,
             limits,
             limits_unauthenticated: RequestLimits::unauthenticated(),
@@ -532,6 +548,7 @@ impl Proxy {
     /// What the nodes take in, as far as they tell: a word, a request. A larger one is refused as a
     /// node would refuse it; sent, it would end the connection that all clients share.
     pub fn handle_request_bounds(&mut self, bulk_max: Option<u64>, query_max: Option<u64>) {
+        self.node_bounds = (bulk_max, query_max);
         let own = self.settings.client_query_limit as u64;
         let whole = query_max.unwrap_or(u64::MAX).saturating_sub(limits::NODE_READ_AHEAD);
         let bulk = bulk_max.unwrap_or(u64::MAX).min(self.settings.client_bulk_limit);
@@ -607,12 +624,6 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
-    /// Once a turn: how long a request took that was timed and has been answered, microseconds.
-    #[inline]
-    pub fn take_sample(&mut self) -> Option<u64> {
-        self.requests.take_sample(self.now.unix_us)
-    }
-
     /// Whether the driver should look for ended sends right after submitting them, without sleep.
     pub fn take_urgent(&mut self) -> bool {
         std::mem::take(&mut self.urgent)
@@ -666,6 +677,7 @@ impl Proxy {
         self.partials.truncate(self.partials.len() / 2);
         self.close_spare_backends();
         self.tidy_monitors();
+        self.key_watch.pass(TIDY_EVERY_MS);
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;

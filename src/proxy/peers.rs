@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
+use super::hot_keys::{BigKey, HotKey, KeyQuery, write_big, write_hot};
 use super::local::{self, Answer, ClientFilter, LogQuery, errors, write_client_list, write_killed};
 use super::pubsub::Kind;
 use super::receivers::Published;
@@ -51,6 +52,8 @@ pub enum Query {
     SlowLog(LogQuery),
     /// CONFIG SET of the proxy's own options: asked of the main thread alone.
     Configure(Vec<(String, String)>),
+    /// PROXY HOTKEYS, BIGKEYS
+    Keys(KeyQuery),
     /// CONFIG RESETSTAT: count anew.
     ResetCounts,
     /// The asking reactor has clients that watch by MONITOR, or none any more. Not waited for.
@@ -71,6 +74,7 @@ pub enum Told {
     Spikes(Spikes),
     /// What the main thread says: the option that it refused, and why.
     Granted(Option<(String, String)>),
+    Keys(Vec<HotKey>, Vec<BigKey>),
 }
 
 /// The main thread, among those who are asked.
@@ -175,6 +179,12 @@ impl Proxy {
             self.reply_local(c, &out, self.clients[c].session.wants_reply());
             return Ran::Yes;
         };
+        self.inquire(asked, args, query)
+    }
+
+    /// Asks all reactors, this one first.
+    pub(super) fn inquire(&mut self, asked: Asked, args: &Args, query: Query) -> Ran {
+        let c = asked.client;
         // First: the question itself is not among what its client waits for.
         let (own, close) = self.own_part(&query, Some((c, args.bytes.len())));
         let r = self.open_for(asked, NO_SLOT);
@@ -249,7 +259,7 @@ impl Proxy {
                 (Told::Shares(all.iter().map(more).collect()), false)
             }
             Query::Patterns => (Told::Patterns(self.own_patterns()), false),
-            Query::SlowLog(LogQuery::Get(count)) => {
+            Query::SlowLog(LogQuery::Get(count) | LogQuery::Shares(count)) => {
                 (Told::Slow(self.slow_log.newest(*count)), false)
             }
             Query::SlowLog(LogQuery::Len) => (Told::Number(self.slow_log.len() as u64), false),
@@ -260,6 +270,10 @@ impl Proxy {
             Query::SlowLog(LogQuery::Forget) => (Told::Spikes(self.slow_log.take_spikes()), false),
             Query::SlowLog(LogQuery::Latest | LogQuery::History | LogQuery::Graph) => {
                 (Told::Spikes(self.slow_log.spikes().clone()), false)
+            }
+            Query::Keys(query) => {
+                let (hot, big) = self.key_watch.told(*query);
+                (Told::Keys(hot, big), false)
             }
             Query::ResetCounts => {
                 self.reset_counts();
@@ -361,6 +375,7 @@ impl Proxy {
                 }
                 _ => write::simple(&mut out, "OK"),
             },
+            Query::Keys(query) => write_keys(*query, told, &mut out),
             Query::ResetCounts => {
                 // Others' old counts may have been added up since.
                 self.reset_counts();
@@ -431,12 +446,14 @@ impl Proxy {
         // Each reactor keeps as many as all may have together.
         let max = self.settings.slowlog_max_len;
         match query {
-            LogQuery::Get(count) => {
+            LogQuery::Get(count) | LogQuery::Shares(count) => {
                 let entries = |told: &Told| match told {
                     Told::Slow(entries) => entries.clone(),
                     _ => Vec::new(),
                 };
-                write_entries(told.iter().flat_map(entries).collect(), count.min(max), out);
+                let shares = matches!(query, LogQuery::Shares(_));
+                let entries = told.iter().flat_map(entries).collect();
+                write_entries(entries, count.min(max), shares, out);
             }
             LogQuery::Len => write::integer(out, sum_of(told).min(max as u64) as i64),
             LogQuery::Reset => write::simple(out, "OK"),
@@ -480,6 +497,21 @@ impl Proxy {
 fn sum_of(told: &[Told]) -> u64 {
     let number = |told: &Told| if let Told::Number(number) = told { *number } else { 0 };
     told.iter().map(number).sum()
+}
+
+fn write_keys(query: KeyQuery, told: &[Told], out: &mut Vec<u8>) {
+    let (mut hot, mut big) = (Vec::new(), Vec::new());
+    for told in told {
+        if let Told::Keys(hots, bigs) = told {
+            hot.extend_from_slice(hots);
+            big.extend_from_slice(bigs);
+        }
+    }
+    match query {
+        KeyQuery::Hot => write_hot(&hot, out),
+        KeyQuery::Big => write_big(&big, out),
+        KeyQuery::ForgetHot | KeyQuery::ForgetBig => write::simple(out, "OK"),
+    }
 }
 
 /// In the order of their ids, which begin the lines.

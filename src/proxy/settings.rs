@@ -31,12 +31,13 @@ impl Proxy {
     /// Other settings hold from now on.
     pub fn handle_settings(&mut self, settings: Settings, identity: Arc<Identity>, now: Now) {
         self.now = now;
-        self.limits.bulk_max = self.limits.bulk_max.min(settings.client_bulk_limit);
-        self.limits.total_max = self.limits.total_max.min(settings.client_query_limit as u64);
         self.slow_after_ms = settings.slow_after_ms();
         self.slow_log.set_max(settings.slowlog_max_len);
         let old = std::mem::replace(&mut self.identity, identity);
         self.settings = settings;
+        let (bulk_max, query_max) = self.node_bounds;
+        self.handle_request_bounds(bulk_max, query_max);
+        self.key_watch.set(self.settings.sample_keys);
         let open: Vec<u32> = self.clients.indexes().collect();
         for c in open {
             let session = &self.clients[c].session;

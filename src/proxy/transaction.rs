@@ -175,7 +175,7 @@ impl Proxy {
         let with_body = self.queued_script(asked, args);
         let Some(queue) = self.queue_of(c) else { return Ran::Yes };
         if slot.is_some_and(|slot| !queue.accept_slot(slot)) {
-            self.tally.crossslot += 1;
+            self.count_crossslot(asked.command);
             return self.fail_queued(c, errors::crossslot);
         }
         if slot.is_none() && queue.hint == NO_SLOT {

@@ -164,6 +164,8 @@ pub struct Settings {
     pub slowlog_log_slower_than: u64,
     /// Entries of that log; 0: none is kept.
     pub slowlog_max_len: usize,
+    /// Keys are looked at: PROXY HOTKEYS, PROXY BIGKEYS.
+    pub sample_keys: bool,
     /// Backends that single clients have for themselves, for one node.
     pub private_backends_max: usize,
     /// Databases that clients may be in at a time.
@@ -207,6 +209,7 @@ impl Default for Settings {
             walk_whole_max_old: 1024 * 1024,
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
+            sample_keys: false,
             private_backends_max: 256,
             databases_max: 16,
         }

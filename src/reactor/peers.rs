@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Sender, TrySendError};
 
-use super::{Pace, Pool, Worker, busy_poll};
+use super::{Pace, Pool, ReactorFacts, Worker, busy_poll};
 use crate::handover;
 use crate::log::Level;
 use crate::proxy::Proxy;
@@ -37,6 +37,10 @@ pub enum Message {
     Shown {
         pool: u16,
         lines: Arc<[u8]>,
+    },
+    /// Somebody wants to know all its numbers.
+    Facts {
+        to: Sender<ReactorFacts>,
     },
     /// That reactor has ended: what it has not answered it never will.
     Left {
@@ -114,7 +118,7 @@ impl Peer {
     }
 
     /// `false`: it has ended.
-    fn tell(&self, message: Message) -> bool {
+    pub fn tell(&self, message: Message) -> bool {
         match self.messages.try_send(message) {
             Ok(()) => {
                 self.waker.wake();
@@ -224,6 +228,7 @@ impl Worker {
                 Message::Shown { pool, lines } => {
                     self.with(pool, |proxy| proxy.handle_shown(&lines, now));
                 }
+                Message::Facts { to } => self.tell_facts(&to),
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
                 }

@@ -72,6 +72,10 @@ impl Rig {
         let mut actions = std::mem::take(&mut self.actions);
         self.proxy.flush(&mut actions);
         let idle = actions.is_empty();
+        // As the reactor does for the request that is timed.
+        if self.proxy.wants_clock() {
+            self.proxy.handle_turn_end(self.now.unix_us);
+        }
         for action in actions.drain(..) {
             self.act(action);
         }

@@ -178,6 +178,11 @@ pub fn untrusted_redirect(out: &mut Vec<u8>) {
     fixed(out, "ERR redirect to a node that is not in the cluster");
 }
 
+/// PROXY HOTKEYS, BIGKEYS without the option that has keys looked at.
+pub fn keys_unseen(out: &mut Vec<u8>) {
+    fixed(out, "ERR keys are not looked at, see the option sample_keys");
+}
+
 /// The request never left us: it may be repeated by anyone.
 pub fn no_connection(out: &mut Vec<u8>) {
     fixed(out, "ERR no connection to server, the command has not run");
