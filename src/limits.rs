@@ -124,8 +124,8 @@ pub const ANNOUNCED_MAX: usize = 1_000;
 /// For how many databases it is remembered whether the nodes have them.
 pub const DATABASES_KNOWN_MAX: usize = 1_024;
 
-/// Databases that a client is told of (CONFIG GET databases), as a server's default; whether they
-/// can be selected is up to the nodes.
+/// Databases that a client is told of (CONFIG GET databases) where the nodes do not tell how many
+/// they have, as a server's default; whether they can be selected is up to the nodes.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 
 /// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.

@@ -376,8 +376,7 @@ impl Life<'_> {
         match (self.sources)() {
             Ok(new) => {
                 tell_warnings(&new, log);
-                let (mut holds, restart) = config::reload(&self.config, new);
-                fit_descriptors(&mut holds, log);
+                let (holds, restart) = config::reload(&self.config, new);
                 match self.apply(holds, log) {
                     Ok(()) => log.info(unix_us(), "configuration read again", &[]),
                     Err(why) => {
@@ -399,7 +398,8 @@ impl Life<'_> {
         }
     }
 
-    fn apply(&mut self, config: Config, log: &mut Log) -> Result<(), String> {
+    fn apply(&mut self, mut config: Config, log: &mut Log) -> Result<(), String> {
+        fit_descriptors(&mut config, log);
         let level = level(config.process.log_level);
         self.threads.configure(&config, level)?;
         log.set_level(level);

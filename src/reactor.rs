@@ -463,6 +463,7 @@ impl Worker {
             }
             Update::Bounds { pool, bounds } => self.with(pool, |proxy| {
                 proxy.handle_request_bounds(bounds.bulk_max, bounds.query_max);
+                proxy.handle_databases(bounds.databases);
             }),
             Update::Script { from, .. } if from == self.index => (),
             Update::Script { pool, body, .. } => self.with(pool, |proxy| match &body {

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn request_is_read_when_its_head_is_whole() {
         assert_eq!(read("GET /metrics HTTP/1.1\r\nHost: a"), None);
-        let request = read("GET /top?width=80&rows=24 HTTP/1.1\r\nhOst: [::1]:9121\r\n\r\nrest");
+        let request = read("GET /top?width=80&rows=24 HTTP/1.1\r\nhOst: [::1]:9421\r\n\r\nrest");
         let request = request.unwrap().unwrap();
         assert_eq!((request.path.as_str(), request.host.as_str()), ("/top", "::1"));
         assert_eq!((request.number("rows"), request.number("row")), (Some(24), None));
@@ -176,11 +176,11 @@ mod tests {
     #[test]
     fn host_of_a_stranger_is_told_from_an_address() {
         for (host, fine) in [
-            ("127.0.0.1:9121", true),
+            ("127.0.0.1:9421", true),
             ("localhost", true),
-            ("[::1]:9121", true),
+            ("[::1]:9421", true),
             ("evil.example", false),
-            ("127.0.0.1.evil.example:9121", false),
+            ("127.0.0.1.evil.example:9421", false),
         ] {
             let request = read(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
             assert_eq!(request.unwrap().unwrap().names_no_stranger(), fine, "{host}");

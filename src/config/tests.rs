@@ -341,9 +341,9 @@ fn admin_address_may_be_off_and_an_open_one_is_warned_of() {
     };
     assert_eq!(admin("off"), Ok((None, 0)));
     assert_eq!(admin(""), Ok((None, 0)));
-    assert_eq!(admin("[::1]:9121"), Ok((Some("[::1]:9121".parse().unwrap()), 0)));
+    assert_eq!(admin("[::1]:9421"), Ok((Some("[::1]:9421".parse().unwrap()), 0)));
     assert_eq!(admin("0.0.0.0:80"), Ok((Some("0.0.0.0:80".parse().unwrap()), 1)));
-    for wrong in ["9121", "127.0.0.1", "127.0.0.1:0", "localhost:9121"] {
+    for wrong in ["9421", "127.0.0.1", "127.0.0.1:0", "localhost:9421"] {
         assert!(admin(wrong).unwrap_err().contains("wants IP:PORT, or off"), "{wrong}");
     }
 }

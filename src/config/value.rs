@@ -390,7 +390,7 @@ pub struct Admin(pub Option<SocketAddr>);
 
 impl Default for Admin {
     fn default() -> Admin {
-        Admin(Some(SocketAddr::from(([127, 0, 0, 1], 9121))))
+        Admin(Some(SocketAddr::from(([127, 0, 0, 1], 9421))))
     }
 }
 

@@ -109,6 +109,7 @@ impl Proxy {
         World {
             identity: &self.identity,
             topology: self.topology.as_deref(),
+            databases: self.databases.announced,
             totals: &self.totals,
             now_ms: self.now.ms,
             unix_us: self.now.unix_us,

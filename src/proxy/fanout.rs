@@ -156,6 +156,9 @@ impl Proxy {
         if let Some(database) = self.splits[s].database {
             self.finish_select(s, database, &mut out);
         }
+        if let Some(digest) = self.splits[s].script {
+            self.finish_load(&digest, &out);
+        }
         self.answer_parent(s, out);
     }
 
@@ -347,13 +350,14 @@ impl Proxy {
         if self.waits_for_elders(asked.client) {
             return Ran::HoldBack;
         }
-        self.note_script(asked.command.name, args);
         let nodes: Vec<u16> =
             self.nodes.indexes().filter(|&node| self.nodes[node].present).collect();
         if nodes.is_empty() {
             return self.no_map(asked);
         }
+        let script = self.note_script(asked.command.name, args);
         let s = self.open_parent(asked, Merge::of_policy(asked.command.policy));
+        self.splits[s].script = script;
         for node in nodes {
             let mut marks = asked.marks.with(Marks::BY_NODE);
             if !self.nodes[node].primary {

@@ -558,6 +558,11 @@ impl Proxy {
         self.limits.bulk_max = bulk;
     }
 
+    /// How many databases each node has, if that is known.
+    pub fn handle_databases(&mut self, count: Option<u64>) {
+        self.databases.announced = count;
+    }
+
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
         self.own_totals = self.own_counts();

@@ -76,7 +76,8 @@ pub enum Report {
     Stop,
 }
 
-/// How large requests nodes take in. A larger one would end the connection that many clients share.
+/// How large requests nodes take in (a larger one would end the connection that many clients
+/// share), and what else each has in a number of its own.
 /// `None`: not known, because the node does not tell or does not tell us.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct RequestBounds {
@@ -84,6 +85,8 @@ pub struct RequestBounds {
     pub bulk_max: Option<u64>,
     /// Bytes of a request (`client-query-buffer-limit`).
     pub query_max: Option<u64>,
+    /// Databases (`cluster-databases` of Valkey 9).
+    pub databases: Option<u64>,
 }
 
 /// What this thread tells each reactor.

@@ -255,6 +255,7 @@ impl Pool {
         let bounds = RequestBounds {
             bulk_max: least(|bounds| bounds.bulk_max),
             query_max: least(|bounds| bounds.query_max),
+            databases: least(|bounds| bounds.databases),
         };
         if bounds != self.bounds_told {
             self.bounds_told = bounds;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ringway::cluster::{Endpoint, Node, Role, SLOTS, Topology, slot_of};
-use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Settings, Socket};
+use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Report, Settings, Socket};
 
 use crate::nodes::bulk;
 use crate::world::identity;
@@ -25,6 +25,8 @@ struct Rig {
     closed: Vec<Conn>,
     /// Clients for the next process.
     offered: Vec<(u32, Socket)>,
+    /// Slots that the other reactors are to look for elsewhere.
+    moved: Vec<u16>,
     /// Sockets that are not to be read.
     unread: Vec<Socket>,
     sockets: u32,
@@ -82,6 +84,7 @@ impl Rig {
             addresses: Vec::new(),
             closed: Vec::new(),
             offered: Vec::new(),
+            moved: Vec::new(),
             unread: Vec::new(),
             sockets: 0,
             prompt: true,
@@ -134,6 +137,7 @@ impl Rig {
                     self.sending.retain(|of| of.0 != conn);
                     self.proxy.handle_gone(conn, now);
                 }
+                Action::Report(Report::Moved { slot, .. }) => self.moved.push(slot),
                 Action::StopReading { socket } => self.unread.push(socket),
                 Action::StartReading { socket } => self.unread.retain(|of| *of != socket),
                 Action::Offer { client, socket } => self.offered.push((client, socket)),
@@ -291,6 +295,37 @@ fn redirect_out_of_the_map_is_shown_to_a_script_only_when_nobody_knows_its_targe
     rig.settle();
     assert_eq!(rig.told(Conn::Client(client)), format!("-MOVED {slot} 66.6.6.6:6 "));
     assert!(rig.connecting.is_empty());
+}
+
+/// Else whoever may run scripts could send everybody's requests for a slot astray, and end the
+/// subscriptions to its channels for a moment.
+#[test]
+fn redirect_that_a_script_made_up_leads_nobody_but_its_own_request() {
+    let mut rig = Rig::new(Settings::default());
+    let (client, other, key) = (rig.client(), rig.client(), key("k", true));
+    let slot = slot_of(key.as_bytes());
+    rig.ask(client, &format!("EVAL x 1 {key}"));
+    rig.let_in(true);
+    let first = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(first)));
+    rig.answer(first, &format!("-MOVED_{slot}_10.0.0.2:7000 {nonce}"));
+    rig.let_in(true);
+    let second = rig.backend_of(2);
+    let told = rig.told(Conn::Backend(second));
+    assert!(told.contains(&format!("EVAL $1 x $1 1 ${} {key}", key.len())), "{told}");
+    assert!(!told.contains("ASKING"), "{told}");
+    rig.ask(other, &format!("GET {key}"));
+    rig.let_in(true);
+    assert_ne!(rig.backend_of(1), first);
+    assert!(rig.told(Conn::Backend(rig.backend_of(1))).contains("GET"), "it went astray");
+    rig.answer(rig.backend_of(1), "$1 v ");
+    assert_eq!(rig.told(Conn::Client(other)), "$1 v ");
+    // The node's own word for once: back.
+    rig.answer(second, &format!("-MOVED_{slot}_10.0.0.1:7000 {}", Rig::nonce(&told)));
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(first)));
+    rig.answer(first, &format!(":7 {nonce}"));
+    assert_eq!(rig.told(Conn::Client(client)), ":7 ");
+    assert_eq!(rig.moved, [0; 0]);
 }
 
 #[test]

@@ -6,9 +6,9 @@
 
 use std::borrow::Cow;
 
-use super::{Answer, Identity, World, errors, glob};
+use super::{Answer, World, errors, glob};
 use crate::command::Args;
-use crate::limits::{DATABASES_ANNOUNCED, REQUEST_BULK_MAX, REQUEST_TOTAL_MAX};
+use crate::limits::{REQUEST_BULK_MAX, REQUEST_TOTAL_MAX};
 use crate::proxy::session::Session;
 use crate::resp::write;
 
@@ -38,14 +38,14 @@ struct Parameter {
 
 enum Value {
     Fixed(&'static str),
-    Of(fn(&Identity) -> String),
+    Of(fn(&World) -> String),
 }
 
 impl Value {
-    fn text(&self, identity: &Identity) -> Cow<'static, str> {
+    fn text(&self, world: &World) -> Cow<'static, str> {
         match self {
             Value::Fixed(text) => Cow::Borrowed(text),
-            Value::Of(read) => Cow::Owned(read(identity)),
+            Value::Of(read) => Cow::Owned(read(world)),
         }
     }
 }
@@ -54,7 +54,7 @@ const fn fixed(name: &'static str, value: &'static str) -> Parameter {
     Parameter { name, value: Value::Fixed(value) }
 }
 
-const fn of(name: &'static str, read: fn(&Identity) -> String) -> Parameter {
+const fn of(name: &'static str, read: fn(&World) -> String) -> Parameter {
     Parameter { name, value: Value::Of(read) }
 }
 
@@ -67,19 +67,19 @@ static PARAMETERS: &[Parameter] = &[
     of("client-query-buffer-limit", |_| REQUEST_TOTAL_MAX.to_string()),
     fixed("cluster-enabled", "no"),
     fixed("daemonize", "no"),
-    of("databases", |_| DATABASES_ANNOUNCED.to_string()),
-    of("io-threads", |identity| identity.reactors.to_string()),
-    of("latency-monitor-threshold", |identity| match identity.slowlog_max_len {
+    of("databases", |world| world.databases().to_string()),
+    of("io-threads", |world| world.identity.reactors.to_string()),
+    of("latency-monitor-threshold", |world| match world.identity.slowlog_max_len {
         0 => "0".to_owned(),
-        _ => identity.slowlog_log_slower_than.div_ceil(1_000).to_string(),
+        _ => world.identity.slowlog_log_slower_than.div_ceil(1_000).to_string(),
     }),
     fixed("loglevel", "notice"),
-    of("maxclients", |identity| identity.maxclients.to_string()),
+    of("maxclients", |world| world.identity.maxclients.to_string()),
     fixed("maxmemory", "0"),
     fixed("maxmemory-policy", "noeviction"),
     fixed("min-replicas-to-write", "0"),
     fixed("notify-keyspace-events", ""),
-    of("port", |identity| identity.listen_port.to_string()),
+    of("port", |world| world.identity.listen_port.to_string()),
     of("proto-max-bulk-len", |_| REQUEST_BULK_MAX.to_string()),
     fixed("protected-mode", "no"),
     fixed("replica-read-only", "yes"),
@@ -89,10 +89,10 @@ static PARAMETERS: &[Parameter] = &[
     fixed("slave-read-only", "yes"),
     fixed("slave-serve-stale-data", "yes"),
     fixed("slaveof", ""),
-    of("slowlog-log-slower-than", |identity| identity.slowlog_log_slower_than.to_string()),
-    of("slowlog-max-len", |identity| identity.slowlog_max_len.to_string()),
+    of("slowlog-log-slower-than", |world| world.identity.slowlog_log_slower_than.to_string()),
+    of("slowlog-max-len", |world| world.identity.slowlog_max_len.to_string()),
     fixed("tcp-keepalive", "300"),
-    of("timeout", |identity| identity.idle_timeout_s.to_string()),
+    of("timeout", |world| world.identity.idle_timeout_s.to_string()),
     fixed("tls-port", "0"),
     fixed("unixsocket", ""),
 ];
@@ -118,7 +118,7 @@ fn get(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
     write::map_header(out, session.version, found.len() + own.len());
     for (name, parameter) in found {
         write::bulk(out, name);
-        write::bulk(out, parameter.value.text(world.identity).as_bytes());
+        write::bulk(out, parameter.value.text(world).as_bytes());
     }
     for (name, value) in own {
         write::bulk(out, name);
@@ -193,7 +193,7 @@ fn set(args: &Args, world: &World, out: &mut Vec<u8>) {
             let text = b"ERR Unknown option or number of arguments for CONFIG SET - '";
             return errors::line(out, &[text, quoted, b"'"]);
         };
-        if parameter.value.text(world.identity).as_bytes() != value {
+        if parameter.value.text(world).as_bytes() != value {
             refused = refused.or(Some(parameter.name));
         }
         at += 2;

@@ -171,6 +171,8 @@ pub struct World<'a> {
     pub identity: &'a Identity,
     /// None: no map has been learnt yet.
     pub topology: Option<&'a Topology>,
+    /// How many databases each node has; `None`: not known.
+    pub databases: Option<u64>,
     pub totals: &'a Totals,
     /// Monotonic, ms.
     pub now_ms: u64,
@@ -178,6 +180,14 @@ pub struct World<'a> {
     pub unix_us: u64,
     /// A fresh random number.
     pub random: u64,
+}
+
+impl World<'_> {
+    /// How many databases clients are told of.
+    fn databases(&self) -> u64 {
+        let known = self.databases.filter(|_| !self.identity.ignore_select);
+        known.unwrap_or(DATABASES_ANNOUNCED.into())
+    }
 }
 
 /// What became of a request.

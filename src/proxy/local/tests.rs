@@ -155,6 +155,23 @@ fn client_refuses_bad_filters_as_the_server_does() {
 }
 
 #[test]
+fn databases_are_as_many_as_the_nodes_have_where_they_tell() {
+    let mut bench = Bench::new(Version::Resp2);
+    let told = |bench: &mut Bench| {
+        let info = bench.ask("INFO ringway");
+        let line = info.lines().find(|line| line.starts_with("databases:")).unwrap().to_owned();
+        (bench.ask("CONFIG GET databases"), line)
+    };
+    let config = |count: &str| format!("*2\r\n$9\r\ndatabases\r\n${}\r\n{count}\r\n", count.len());
+    assert_eq!(told(&mut bench), (config("16"), "databases:16".into()));
+    bench.databases = Some(500);
+    assert_eq!(told(&mut bench), (config("500"), "databases:500".into()));
+    // There is only one, and clients are to see as many as they like.
+    bench.identity.ignore_select = true;
+    assert_eq!(told(&mut bench), (config("16"), "databases:16".into()));
+}
+
+#[test]
 fn config_answers_what_clients_ask_at_start() {
     both("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n\r\n", "%1\r\n$4\r\nsave\r\n$0\r\n\r\n");
     both("CONFIG GET foo", "*0\r\n", "%0\r\n");
@@ -834,6 +851,7 @@ fn text(write: impl FnOnce(&mut Vec<u8>), expected: &str) {
 struct Bench {
     identity: Identity,
     topology: Option<Topology>,
+    databases: Option<u64>,
     totals: Totals,
     session: Session,
 }
@@ -866,7 +884,7 @@ impl Bench {
         let mut session = Session::new(7, peer, local, 500, true);
         session.version = version;
         let topology = Some(Topology::empty());
-        Bench { identity, topology, totals: Totals::default(), session }
+        Bench { identity, topology, databases: None, totals: Totals::default(), session }
     }
 
     /// Users default/secret, bob/pw, and guest with any password; not logged in.
@@ -885,6 +903,7 @@ impl Bench {
         World {
             identity: &self.identity,
             topology: self.topology.as_ref(),
+            databases: self.databases,
             totals: &self.totals,
             now_ms: 2_000,
             unix_us: 1_796_029_901_326_913,
