@@ -18,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::cluster::Endpoint;
+use crate::limits::TURN_BYTES_MAX;
 use crate::log::Log;
 use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
@@ -289,9 +290,17 @@ impl Worker {
         self.look_for_subscriptions();
         let mut woken = false;
         let mut events = 0;
+        let mut bytes = 0;
         while let Some(event) = self.ring.next_event() {
             events += u64::from(!matches!(event, Event::Sent { .. }));
-            self.handle(event, &mut woken);
+            bytes += self.handle(event, &mut woken);
+            if bytes >= TURN_BYTES_MAX {
+                // The rest is taken in the next turn, which comes at once.
+                while let Some(event) = self.ring.late_event() {
+                    self.handle(event, &mut woken);
+                }
+                break;
+            }
         }
         self.pace.count(events, self.now_us);
         if woken {
@@ -309,14 +318,17 @@ impl Worker {
         self.end_turn();
     }
 
+    /// How many bytes have come with it.
     #[inline]
-    fn handle(&mut self, event: Event, woken: &mut bool) {
+    fn handle(&mut self, event: Event, woken: &mut bool) -> usize {
         match event {
             Event::Received { id, buffer } => {
+                let bytes = self.ring.bytes(&buffer).len();
                 if let Some((proxy, conn)) = owner_of(&self.owners, &mut self.proxies, id) {
                     proxy.handle_received(conn, self.ring.bytes(&buffer), self.now);
                 }
                 self.ring.give_back(buffer);
+                return bytes;
             }
             Event::Sent { id, buffer, ok } => {
                 if let Some((proxy, conn)) = owner_of(&self.owners, &mut self.proxies, id) {
@@ -346,6 +358,7 @@ impl Worker {
                 self.paused.push((listener, self.now.ms + ACCEPT_PAUSE_MS));
             }
         }
+        0
     }
 
     fn handle_accepted(&mut self, id: SocketId, listener: u32) {

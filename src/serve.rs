@@ -75,6 +75,8 @@ pub struct Threads {
     /// Whether clients should be sent here, as of the last look, and as last written.
     readiness: ready::Shown,
     readiness_told: Readiness,
+    /// Proxies of one reactor.
+    pools: u64,
 }
 
 impl Threads {
@@ -120,6 +122,7 @@ impl Threads {
             draining: false,
             readiness: ready::Shown::default(),
             readiness_told: Readiness::NotReady(ready::Reason::Starting),
+            pools: pools.len() as u64,
         };
         threads.process.set(Counter::MemoryLimit, memory_limit);
         threads.publish_process();
@@ -357,13 +360,14 @@ impl Threads {
         let ended = |thread: &JoinHandle<()>| thread.is_finished();
         let late = self.watches.iter().zip(&self.reactors);
         let late = late.filter(|((watch, _), thread)| watch.is_late() || ended(thread));
-        let missing = |shown: &metrics::Published| shown.value(Counter::SlotsMissing);
+        let all = self.pools * crate::cluster::SLOTS as u64;
+        let without = self.board.iter().filter(|shown| shown.value(Counter::SlotsMissing) >= all);
         let limit = self.process.value(Counter::MemoryLimit);
         self.readiness.set(ready::judge(&Facts {
             started: self.topology.is_some(),
             draining: self.draining,
             reactors_late: late.count() as u64,
-            slots_missing: self.board.iter().map(missing).max().unwrap_or(0),
+            reactors_without_slots: without.count() as u64,
             memory_percent: ring::held().saturating_mul(100).checked_div(limit).unwrap_or(0),
         }));
     }

@@ -497,7 +497,8 @@ impl Ring {
         self.gather = gather.filter(|gather| self.kernel.granted.min_wait && gather.events > 1);
     }
 
-    /// The next event of this turn; None: `enter` again.
+    /// The next event of this turn; None: `enter` again. What is left when `enter` is called all the
+    /// same comes in the next turn, before anything newer.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
         // Sends first: their buffers and sockets are of use for the rest of the turn.
@@ -520,7 +521,8 @@ impl Ring {
         self.late_event()
     }
 
-    fn late_event(&mut self) -> Option<Event> {
+    /// What comes last in a turn, also one that leaves events for the next.
+    pub fn late_event(&mut self) -> Option<Event> {
         if let Some((id, buffer, ok)) = self.refused.pop_front() {
             return Some(Event::Sent { id, buffer, ok });
         }
