@@ -75,8 +75,6 @@ pub struct Threads {
     /// Whether clients should be sent here, as of the last look, and as last written.
     readiness: ready::Shown,
     readiness_told: Readiness,
-    /// Proxies of one reactor.
-    pools: u64,
 }
 
 impl Threads {
@@ -122,7 +120,6 @@ impl Threads {
             draining: false,
             readiness: ready::Shown::default(),
             readiness_told: Readiness::NotReady(ready::Reason::Starting),
-            pools: pools.len() as u64,
         };
         threads.process.set(Counter::MemoryLimit, memory_limit);
         threads.publish_process();
@@ -360,7 +357,7 @@ impl Threads {
         let ended = |thread: &JoinHandle<()>| thread.is_finished();
         let late = self.watches.iter().zip(&self.reactors);
         let late = late.filter(|((watch, _), thread)| watch.is_late() || ended(thread));
-        let all = self.pools * crate::cluster::SLOTS as u64;
+        let all = self.pools.len() as u64 * crate::cluster::SLOTS as u64;
         let without = self.board.iter().filter(|shown| shown.value(Counter::SlotsMissing) >= all);
         let limit = self.process.value(Counter::MemoryLimit);
         self.readiness.set(ready::judge(&Facts {

@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use super::{Answer, World, errors, glob};
+use super::{Answer, Identity, World, errors, glob};
 use crate::command::Args;
 use crate::limits::{REQUEST_BULK_MAX, REQUEST_TOTAL_MAX};
 use crate::proxy::session::Session;
