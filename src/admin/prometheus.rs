@@ -71,6 +71,9 @@ const REACTOR_ROWS: &[Row] = &[
     (Counter::ShortSends, "ring_short_sends", ""),
     (Counter::SubmissionsFull, "ring_submissions_full", ""),
     (Counter::SlotsMissing, "slots_missing", ""),
+    (Counter::PoolsReady, "pools_ready", ""),
+    (Counter::ClientsGiven, "clients_given", ""),
+    (Counter::ClientsTaken, "clients_taken", ""),
 ];
 
 /// What the process counts as a whole.

@@ -157,6 +157,7 @@ mod tests {
         "announce",
         "databases_max",
         "client_bulk_limit",
+        "sample_keys",
     ];
 
     fn config() -> Config {
