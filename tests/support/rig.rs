@@ -111,6 +111,8 @@ impl Rig {
                 self.proxy.handle_connecting(backend, socket);
                 self.proxy.handle_connected(backend, true, self.now);
             }
+            // All of a request's bytes are given at once, so there is nothing to stop.
+            Action::StopReading { .. } | Action::StartReading { .. } => (),
             other => panic!("not expected here: {other:?}"),
         }
     }
