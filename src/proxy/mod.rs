@@ -545,24 +545,6 @@ impl Proxy {
         self.learned = Some(learned);
     }
 
-    /// What the nodes take in, as far as they tell: a word, a request. A larger one is refused as a
-    /// node would refuse it; sent, it would end the connection that all clients share.
-    pub fn handle_request_bounds(&mut self, bulk_max: Option<u64>, query_max: Option<u64>) {
-        self.node_bounds = (bulk_max, query_max);
-        let own = self.settings.client_query_limit as u64;
-        let whole = query_max.unwrap_or(u64::MAX).saturating_sub(limits::NODE_READ_AHEAD);
-        let bulk = bulk_max.unwrap_or(u64::MAX).min(self.settings.client_bulk_limit);
-        for limits in [&mut self.limits, &mut self.limits_unauthenticated] {
-            limits.total_max = own.min(whole);
-        }
-        self.limits.bulk_max = bulk;
-    }
-
-    /// How many databases each node has, if that is known.
-    pub fn handle_databases(&mut self, count: Option<u64>) {
-        self.databases.announced = count;
-    }
-
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
         self.own_totals = self.own_counts();

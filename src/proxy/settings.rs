@@ -1,4 +1,5 @@
-//! Settings that change while clients are served: by the main thread, and CONFIG of clients.
+//! Settings that change while clients are served: by the main thread, by what nodes say of
+//! themselves, and CONFIG of clients.
 //!
 //! A change of one's password ends one's connections, as ACL LOAD of a server does; those of
 //! `default` go on, as after CONFIG SET requirepass. Connections to nodes keep the login and the
@@ -14,6 +15,7 @@ use super::dispatch::{Asked, Ran};
 use super::local::{self, Identity, errors};
 use super::types::{Now, Settings};
 use crate::command::{Args, Command};
+use crate::limits::NODE_READ_AHEAD;
 
 /// Whom a CONFIG is for.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -49,6 +51,24 @@ impl Proxy {
                 self.handle_client_end(c, false);
             }
         }
+    }
+
+    /// What the nodes take in, as far as they tell: a word, a request. A larger one is refused as a
+    /// node would refuse it; sent, it would end the connection that all clients share.
+    pub fn handle_request_bounds(&mut self, bulk_max: Option<u64>, query_max: Option<u64>) {
+        self.node_bounds = (bulk_max, query_max);
+        let own = self.settings.client_query_limit as u64;
+        let whole = query_max.unwrap_or(u64::MAX).saturating_sub(NODE_READ_AHEAD);
+        let bulk = bulk_max.unwrap_or(u64::MAX).min(self.settings.client_bulk_limit);
+        for limits in [&mut self.limits, &mut self.limits_unauthenticated] {
+            limits.total_max = own.min(whole);
+        }
+        self.limits.bulk_max = bulk;
+    }
+
+    /// How many databases each node has, if that is known.
+    pub fn handle_databases(&mut self, count: Option<u64>) {
+        self.databases.announced = count;
     }
 
     /// Whom a CONFIG GET, SET, RESETSTAT or REWRITE is for.
