@@ -86,7 +86,6 @@ use ahash::RandomState;
 
 use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
 use crate::command::Learned;
-use crate::limits;
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
