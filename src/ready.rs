@@ -16,8 +16,10 @@ pub struct Facts {
     pub draining: bool,
     /// Reactors that have made no turn for about a second, or have ended.
     pub reactors_late: u64,
-    /// Slots that nobody serves, of all pools, as the reactor sees it that misses most.
-    pub slots_missing: u64,
+    /// Reactors that know of no slot that is served, in any pool: none has a map, or a map of nodes
+    /// that are all down. Some slots missing is no fault of this process, and all proxies would
+    /// have it at once: were they taken out of service for it, so would be all that still works.
+    pub reactors_without_slots: u64,
     /// Of `memory_limit`; 0 if there is none.
     pub memory_percent: u64,
 }
@@ -34,8 +36,8 @@ pub enum Reason {
     Starting,
     Draining,
     ReactorsLate(u64),
-    /// No map has been learnt yet, or a part of the cluster is down.
-    SlotsMissing(u64),
+    /// No map has been learnt yet, or the whole cluster is down.
+    NoSlots,
     /// New clients are refused.
     MemoryShort(u64),
 }
@@ -46,7 +48,7 @@ pub fn judge(facts: &Facts) -> Readiness {
         Facts { started: false, .. } => Reason::Starting,
         Facts { draining: true, .. } => Reason::Draining,
         Facts { reactors_late: late @ 1.., .. } => Reason::ReactorsLate(late),
-        Facts { slots_missing: missing @ 1.., .. } => Reason::SlotsMissing(missing),
+        Facts { reactors_without_slots: 1.., .. } => Reason::NoSlots,
         Facts { memory_percent: percent @ MEMORY_REFUSE_PERCENT.., .. } => {
             Reason::MemoryShort(percent)
         }
@@ -70,7 +72,7 @@ impl fmt::Display for Reason {
             Reason::Starting => f.write_str("starting"),
             Reason::Draining => f.write_str("draining"),
             Reason::ReactorsLate(count) => write!(f, "{count} reactor(s) make no turns"),
-            Reason::SlotsMissing(count) => write!(f, "{count} slots are not served"),
+            Reason::NoSlots => f.write_str("no slot is served"),
             Reason::MemoryShort(percent) => write!(f, "memory at {percent} % of its limit"),
         }
     }
@@ -91,7 +93,7 @@ impl Shown {
             Readiness::Ready => (1, 0),
             Readiness::NotReady(Reason::Draining) => (2, 0),
             Readiness::NotReady(Reason::ReactorsLate(count)) => (3, count),
-            Readiness::NotReady(Reason::SlotsMissing(count)) => (4, count),
+            Readiness::NotReady(Reason::NoSlots) => (4, 0),
             Readiness::NotReady(Reason::MemoryShort(percent)) => (5, percent),
         };
         self.0.store(kind << NUMBER_BITS | number.min(NUMBER_MAX), Relaxed);
@@ -104,7 +106,7 @@ impl Shown {
             1 => return Readiness::Ready,
             2 => Reason::Draining,
             3 => Reason::ReactorsLate(number),
-            4 => Reason::SlotsMissing(number),
+            4 => Reason::NoSlots,
             5 => Reason::MemoryShort(number),
             _ => Reason::Starting,
         })
@@ -119,7 +121,7 @@ mod tests {
         started: true,
         draining: false,
         reactors_late: 0,
-        slots_missing: 0,
+        reactors_without_slots: 0,
         memory_percent: MEMORY_REFUSE_PERCENT - 1,
     };
 
@@ -144,7 +146,7 @@ mod tests {
         check(Facts::default(), "starting");
         check(Facts { draining: true, ..WELL }, "draining");
         check(Facts { reactors_late: 2, ..WELL }, "2 reactor(s) make no turns");
-        check(Facts { slots_missing: 5461, ..WELL }, "5461 slots are not served");
+        check(Facts { reactors_without_slots: 1, ..WELL }, "no slot is served");
         let short = Facts { memory_percent: MEMORY_REFUSE_PERCENT, ..WELL };
         check(short, "memory at 90 % of its limit");
     }
@@ -155,7 +157,7 @@ mod tests {
             started: true,
             draining: true,
             reactors_late: 1,
-            slots_missing: 1,
+            reactors_without_slots: 1,
             memory_percent: 100,
         };
         check(all, "draining");

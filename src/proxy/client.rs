@@ -31,8 +31,38 @@ pub enum Phase {
 #[derive(Debug, Default)]
 pub struct Partial {
     pub bytes: Vec<u8>,
+    /// So many of the first bytes have been run; 0 unless the client is held back.
+    pub start: usize,
     pub parser: crate::resp::request::RequestParser,
     pub args: Vec<crate::resp::Span>,
+}
+
+/// A buffer with more room than this is made smaller when most of it is not used.
+const ROOM_MAX: usize = 64 * 1024;
+
+impl Partial {
+    /// Bytes that have not been run.
+    pub fn waiting(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    /// So many bytes more have been run. What is left moves to the front when it is the smaller
+    /// part: a long pipeline that goes on by a few requests is not copied each time.
+    pub fn advance(&mut self, len: usize) {
+        self.start += len;
+        if self.start * 2 >= self.bytes.len() {
+            self.compact();
+        }
+    }
+
+    /// Forgets what has been run.
+    pub fn compact(&mut self) {
+        self.bytes.drain(..self.start);
+        self.start = 0;
+        if self.bytes.capacity() > ROOM_MAX.max(4 * self.bytes.len()) {
+            self.bytes.shrink_to(2 * self.bytes.len());
+        }
+    }
 }
 
 /// How many requests a client may have in flight: few at first, more as its replies prove small.
@@ -49,10 +79,10 @@ pub struct Window {
 }
 
 /// Requests in flight before anything is known of the replies.
-const WINDOW_FIRST: u32 = 64;
+const WINDOW_FIRST: u32 = 16;
 
 /// Reply bytes that one client may have in flight at a node, by estimate.
-const WINDOW_BYTES: u64 = 4 << 20;
+const WINDOW_BYTES: u64 = 1 << 20;
 
 impl Window {
     fn new() -> Window {
@@ -93,6 +123,10 @@ pub struct Client {
     /// Logged in, wants its replies, is in the first database and in the middle of nothing:
     /// requests take the short way.
     pub plain: bool,
+    /// The process ends and it is to be given away: nothing further is run, nor read.
+    pub leaving: bool,
+    /// The driver was told of it, and will ask for what goes along.
+    pub offered: bool,
     /// In the list of those to be run on at the end of the turn.
     pub resuming: bool,
     /// A part of a reply has been sent: if its node is lost, so is this client.
@@ -135,6 +169,8 @@ impl Client {
             ended: false,
             barrier: false,
             plain: session.authenticated,
+            leaving: false,
+            offered: false,
             resuming: false,
             torn: false,
             generation,
@@ -203,6 +239,7 @@ impl Client {
     pub fn may_run(&self, requests_max: u32, output_soft: usize) -> bool {
         self.phase == Phase::Open
             && !self.barrier
+            && !self.leaving
             && self.in_flight < requests_max.min(self.window.requests)
             && self.output.pending() + self.stored < output_soft
     }
@@ -304,9 +341,9 @@ mod tests {
 
     #[test]
     fn window_opens_while_replies_are_small() {
-        check(&[], 64);
-        check(&[(64, 320)], 128);
-        check(&[(64, 320), (128, 640), (256, 1280)], 512);
+        check(&[], 16);
+        check(&[(16, 80)], 32);
+        check(&[(16, 80), (32, 160), (64, 320)], 128);
     }
 
     #[test]

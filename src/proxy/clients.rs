@@ -73,6 +73,8 @@ impl Proxy {
     /// all pools: those of others go on.
     pub(super) fn reset_counts(&mut self) {
         self.tally = Tally::default();
+        self.counts = super::facts::Counts::default();
+        self.rhythm.step(0);
         let totals = &mut self.totals;
         let counts = [
             &mut totals.connections_accepted,
@@ -120,7 +122,7 @@ fn facts(index: u32, client: &Client) -> ClientFacts {
     let subscribed = client.subscribed.as_deref();
     let [channels, patterns, shard_channels] = [Kind::Channel, Kind::Pattern, Kind::Shard]
         .map(|kind| subscribed.map_or(0, |of| of.of_kind(kind).len() as u32));
-    let query = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
+    let query = client.partial.as_ref().map_or(0, |partial| partial.waiting());
     ClientFacts {
         fd: index,
         closing: client.phase == Phase::Last,

@@ -11,7 +11,7 @@ use super::split::{Cut, Merge};
 use super::types::{NO_SLOT, NONE};
 use super::walk::wanted::slot_of_pattern;
 use crate::cluster::{SLOTS, UNOWNED, slot_of};
-use crate::command::{self, Args, Class, Command, SplitShape};
+use crate::command::{self, Args, Class, SplitShape};
 use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
 use crate::resp::{Version, write};
 
@@ -368,20 +368,6 @@ impl Proxy {
         }
         self.launch_all(s, args.bytes);
         Ran::Yes
-    }
-
-    /// Is this a CONFIG that goes to the nodes?
-    pub(super) fn is_config_of_nodes(&self, command: &Command) -> bool {
-        let shared = ["CONFIG|GET", "CONFIG|SET", "CONFIG|RESETSTAT", "CONFIG|REWRITE"];
-        self.settings.allow_config && shared.contains(&command.name)
-    }
-
-    /// CONFIG of the nodes: all are changed alike, so one can say what holds.
-    pub(super) fn run_config(&mut self, asked: Asked, args: &Args) -> Ran {
-        match asked.command.name {
-            "CONFIG|GET" => self.run_any_node(asked, args),
-            _ => self.run_every_node(asked, args),
-        }
     }
 
     /// Class J: one primary, not always the same.

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
+use super::hot_keys::BIG_BYTES;
 use super::{Action, Note, Proxy};
 use crate::command::{self, Args, Class};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
@@ -17,6 +18,16 @@ const PIECE: usize = 512;
 
 /// A partial's buffers are kept for reuse up to this size.
 const PARTIAL_KEEP_MAX: usize = 64 * 1024;
+
+/// What is left of a client's bytes when all that may be run has been.
+enum Rest {
+    Nothing,
+    /// Begins with a request that must wait.
+    Held,
+    /// Begins with a request whose end is missing.
+    Unfinished(RequestParser),
+    Broken(ProtocolError),
+}
 
 impl Proxy {
     pub(super) fn handle_client_bytes(&mut self, c: u32, bytes: &[u8]) {
@@ -34,12 +45,26 @@ impl Proxy {
 
     /// Runs the requests in `bytes`, which begins with one; keeps what cannot be run yet.
     fn run_all(&mut self, c: u32, bytes: &[u8]) {
+        let (ran, rest) = self.run_whole(c, bytes);
+        match rest {
+            Rest::Nothing => (),
+            Rest::Held => self.hold_back(c, &bytes[ran..]),
+            Rest::Unfinished(parser) => self.keep_unfinished(c, &bytes[ran..], parser),
+            Rest::Broken(error) => self.protocol_error(c, error),
+        }
+    }
+
+    /// Runs what is whole and may be run: how many bytes, and what about the others. The words of
+    /// an unfinished request are in `spans`.
+    #[inline]
+    fn run_whole(&mut self, c: u32, bytes: &[u8]) -> (usize, Rest) {
         let mut spans = std::mem::take(&mut self.spans);
         let mut at = 0;
+        let mut ended = Rest::Nothing;
         while at < bytes.len() {
             let rest = &bytes[at..];
             if !self.may_run(c) {
-                self.hold_back(c, rest);
+                ended = Rest::Held;
                 break;
             }
             spans.clear();
@@ -47,23 +72,24 @@ impl Proxy {
             let limits = self.limits_of(c);
             match parser.parse(rest, limits, &mut spans) {
                 Ok(Parsed::Incomplete { .. }) => {
-                    self.keep_unfinished(c, rest, parser, &spans);
+                    ended = Rest::Unfinished(parser);
                     break;
                 }
                 Ok(parsed) => match self.run_parsed(c, rest, &parsed, &spans) {
                     Some(len) => at += len,
                     None => {
-                        self.hold_back(c, rest);
+                        ended = Rest::Held;
                         break;
                     }
                 },
                 Err(error) => {
-                    self.protocol_error(c, error);
+                    ended = Rest::Broken(error);
                     break;
                 }
             }
         }
         self.spans = spans;
+        (at, ended)
     }
 
     #[inline]
@@ -93,7 +119,13 @@ impl Proxy {
         match *parsed {
             Parsed::Array { len, canonical: true } => {
                 let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
-                (ran == Ran::Yes).then_some(len)
+                if ran == Ran::HoldBack {
+                    return None;
+                }
+                if len >= BIG_BYTES {
+                    self.note_big_request(&Args { bytes: &rest[..len], spans });
+                }
+                Some(len)
             }
             Parsed::Array { len, canonical: false } => {
                 let parts: Vec<&[u8]> = spans.iter().map(|span| span.of(rest)).collect();
@@ -150,7 +182,7 @@ impl Proxy {
             let want = (hint as usize).saturating_sub(have).max(PIECE).min(bytes.len());
             partial.bytes.extend_from_slice(&bytes[..want]);
             let limits = self.limits_of(c);
-            let Partial { bytes: kept, parser, args } = &mut *partial;
+            let Partial { bytes: kept, parser, args, .. } = &mut *partial;
             match parser.parse(kept, limits, args) {
                 Ok(Parsed::Incomplete { total_hint }) => {
                     bytes = &bytes[want..];
@@ -165,9 +197,7 @@ impl Proxy {
                         None => {
                             partial.bytes.truncate(have);
                             partial.bytes.extend_from_slice(bytes);
-                            let kept = std::mem::take(&mut partial.bytes);
-                            self.give_partial(partial);
-                            return self.hold_back(c, &kept);
+                            return self.hold_partial(c, partial);
                         }
                     };
                     self.give_partial(partial);
@@ -195,6 +225,7 @@ impl Proxy {
                 if !self.may_run(c) || len < super::output::LARGE || may_wait(&whole) {
                     return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
                 }
+                self.note_big_request(&whole);
                 let bytes = std::mem::take(&mut partial.bytes);
                 let ran = self.run(c, Source::Owned(bytes), &partial.args);
                 (ran == Ran::Yes).then_some(len)
@@ -204,18 +235,18 @@ impl Proxy {
     }
 
     fn put_back(&mut self, c: u32, partial: Box<Partial>) {
-        if partial.bytes.len() > self.settings.client_query_limit {
+        if partial.waiting() > self.settings.client_query_limit {
             self.give_partial(partial);
             return self.close_over_limit(c, "its request is over client_query_limit");
         }
         self.clients[c].partial = Some(partial);
     }
 
-    fn keep_unfinished(&mut self, c: u32, rest: &[u8], parser: RequestParser, spans: &[Span]) {
+    fn keep_unfinished(&mut self, c: u32, rest: &[u8], parser: RequestParser) {
         let mut partial = self.partials.pop().unwrap_or_default();
         partial.bytes.extend_from_slice(rest);
         partial.parser = parser;
-        partial.args.extend_from_slice(spans);
+        partial.args.extend_from_slice(&self.spans);
         self.put_back(c, partial);
     }
 
@@ -226,6 +257,16 @@ impl Proxy {
         }
         let mut partial = self.partials.pop().unwrap_or_default();
         partial.bytes.extend_from_slice(rest);
+        self.hold_partial(c, partial);
+    }
+
+    /// The same with what is kept already.
+    fn hold_partial(&mut self, c: u32, mut partial: Box<Partial>) {
+        if self.clients[c].phase != Phase::Open {
+            return self.give_partial(partial);
+        }
+        partial.parser = RequestParser::default();
+        partial.args.clear();
         let client = &mut self.clients[c];
         client.partial = Some(partial);
         client.held_back = true;
@@ -237,9 +278,9 @@ impl Proxy {
     pub(super) fn read_or_not(&mut self, c: u32) {
         let blocked = self.is_blocked(c);
         let client = &mut self.clients[c];
-        let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
+        let kept = client.partial.as_ref().map_or(0, |partial| partial.waiting());
         let held_back = client.held_back && !(blocked && kept <= READ_AHEAD_MAX);
-        let stop = held_back || client.slowed;
+        let stop = held_back || client.slowed || client.leaving;
         if stop == client.reading_stopped {
             return;
         }
@@ -263,6 +304,7 @@ impl Proxy {
 
     pub(super) fn give_partial(&mut self, mut partial: Box<Partial>) {
         partial.bytes.clear();
+        partial.start = 0;
         partial.args.clear();
         partial.parser = RequestParser::default();
         if partial.bytes.capacity() <= PARTIAL_KEEP_MAX
@@ -279,16 +321,19 @@ impl Proxy {
         if client.phase == Phase::Last && client.is_done() {
             return self.close_client(c);
         }
+        if self.leaving.active {
+            self.let_go(c);
+        }
+        let client = &self.clients[c];
         let most = self.ladder.requests_max(self.settings.client_requests_max);
         let may = client.may_resume(most, self.settings.client_output_soft);
+        let client = &mut self.clients[c];
         if !client.held_back || !may {
             return;
         }
         client.held_back = false;
-        let Some(mut partial) = client.partial.take() else { return };
-        let bytes = std::mem::take(&mut partial.bytes);
-        self.give_partial(partial);
-        self.run_all(c, &bytes);
+        let Some(partial) = client.partial.take() else { return };
+        self.run_held(c, partial);
         let client = &mut self.clients[c];
         if client.phase != Phase::Open || client.held_back {
             return;
@@ -297,6 +342,27 @@ impl Proxy {
             self.take_no_more(c);
         } else {
             self.read_or_not(c);
+        }
+    }
+
+    /// Runs what was held back as far as may be. What is left stays where it is.
+    fn run_held(&mut self, c: u32, mut partial: Box<Partial>) {
+        let (ran, rest) = self.run_whole(c, &partial.bytes[partial.start..]);
+        partial.advance(ran);
+        match rest {
+            Rest::Nothing => self.give_partial(partial),
+            Rest::Held => self.hold_partial(c, partial),
+            Rest::Unfinished(parser) => {
+                partial.compact();
+                partial.parser = parser;
+                partial.args.clear();
+                partial.args.extend_from_slice(&self.spans);
+                self.put_back(c, partial);
+            }
+            Rest::Broken(error) => {
+                self.give_partial(partial);
+                self.protocol_error(c, error);
+            }
         }
     }
 

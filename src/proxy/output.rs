@@ -11,6 +11,10 @@ use std::collections::VecDeque;
 /// A piece of at least so many bytes is queued by itself rather than copied.
 pub const LARGE: usize = 32 * 1024;
 
+/// So many bytes are built in one buffer; more begin another. What a client does not take would
+/// else be copied, all at once, each time that its buffer has to grow.
+const TAIL_MAX: usize = 256 * 1024;
+
 /// Buffers kept for reuse, newest first so that they are warm in the cache.
 #[derive(Debug)]
 pub struct Pool {
@@ -89,8 +93,17 @@ impl Output {
     pub fn buffer(&mut self, pool: &mut Pool) -> &mut Vec<u8> {
         if self.tail.capacity() == 0 {
             self.tail = pool.take();
+        } else if self.tail.len() >= TAIL_MAX && self.uncommitted == 0 {
+            self.queue_tail();
         }
         &mut self.tail
+    }
+
+    #[cold]
+    fn queue_tail(&mut self) {
+        let tail = std::mem::replace(&mut self.tail, Vec::with_capacity(TAIL_MAX));
+        self.queued_bytes += tail.len();
+        self.queue.get_or_insert_default().push_back(tail);
     }
 
     /// Queues a whole piece behind everything written so far, without copying it.
@@ -214,6 +227,27 @@ mod tests {
         output.append_uncommitted(b"llo\r\n", &mut pool);
         output.commit();
         assert_eq!(output.take(&mut pool), b"$5\r\nhello\r\n");
+    }
+
+    #[test]
+    fn long_output_is_built_in_pieces_and_an_unfinished_reply_stays_in_one() {
+        let mut pool = pool();
+        let mut output = Output::default();
+        let reply = [b'x'; TAIL_MAX / 4];
+        for _ in 0..6 {
+            output.buffer(&mut pool).extend_from_slice(&reply);
+        }
+        for _ in 0..6 {
+            output.append_uncommitted(&reply, &mut pool);
+        }
+        assert_eq!(output.pending(), TAIL_MAX * 3);
+        output.roll_back();
+        assert_eq!(output.pending(), TAIL_MAX * 3 / 2);
+        assert_eq!(output.take(&mut pool).len(), TAIL_MAX);
+        output.sent();
+        assert_eq!(output.take(&mut pool).len(), TAIL_MAX / 2);
+        output.sent();
+        assert!(!output.has_to_send());
     }
 
     #[test]

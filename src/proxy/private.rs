@@ -143,7 +143,7 @@ impl Proxy {
     /// Its place is free when no socket is left.
     pub(super) fn free_private(&mut self, b: u32) {
         if self.backends[b as usize].phase == Phase::Idle && !self.backends_free.contains(&b) {
-            self.backends_free.push(b);
+            self.free_backend(b);
         }
     }
 

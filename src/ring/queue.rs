@@ -25,6 +25,9 @@ use crate::limits::SEND_CHUNK_MAX;
 const RECVSEND_POLL_FIRST: u16 = 1;
 const RECV_MULTISHOT: u16 = 2;
 
+/// Completions that were handled and are kept before others that were not.
+const BATCH_DONE_MAX: usize = 4096;
+
 /// An operation, by what it is about: every pointer that the kernel gets is derived in `entry`.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Op {
@@ -134,6 +137,8 @@ impl Ring {
         let socket = self.table.at(index);
         let rest = socket.buffer.get(socket.sent..).unwrap_or_default();
         let len = rest.len().min(SEND_CHUNK_MAX) as u32;
+        // The rest of a packet is kept back until the socket is shut.
+        let flags = if socket.last { flags | libc::MSG_MORE } else { flags };
         opcode::Send::new(fd, rest.as_ptr(), len)
             .flags(flags | libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build()
@@ -218,6 +223,11 @@ impl Ring {
     pub(super) fn drain(&mut self) {
         if self.batch_at == self.batch.len() {
             self.batch.clear();
+            self.batch_at = 0;
+        }
+        if self.batch_at >= BATCH_DONE_MAX {
+            // Turns that leave something may follow each other for long.
+            self.batch.drain(..self.batch_at);
             self.batch_at = 0;
         }
         let before = self.batch.len();

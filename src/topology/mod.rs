@@ -18,7 +18,7 @@ pub use settings::{PoolSettings, TopologySettings};
 
 use crate::cluster::{Endpoint, Topology};
 use crate::command::Learned;
-use crate::log::Log;
+use crate::log::{Level, Log};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use pool::{Failure, Pool, Say, Told};
 use resolve::Resolver;
@@ -33,7 +33,7 @@ use talk::Place;
 use tokio::sync::mpsc;
 
 /// What reactors tell this thread. `pool`: index in the settings.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Report {
     /// `from` answered MOVED, or ASK. `endpoint`: as announced, before the address map. `known`: it
     /// was MOVED, and the reactor found it in its map and has patched its own copy.
@@ -66,6 +66,11 @@ pub enum Report {
     },
     ReactorStopped {
         reactor: u16,
+    },
+    /// From the main thread: other settings from now on, for the same pools.
+    Configure {
+        pools: Arc<[PoolSettings]>,
+        level: Level,
     },
     /// End the thread.
     Stop,
@@ -136,7 +141,7 @@ pub fn start(
     // crossbeam's channel cannot wake this runtime: a thread that does nothing else waits on it.
     let carry = move || {
         while let Ok(report) = reports.recv() {
-            let last = report == Report::Stop;
+            let last = matches!(report, Report::Stop);
             if forward.blocking_send(report).is_err() || last {
                 break;
             }
@@ -228,7 +233,7 @@ impl Thread {
                         self.handle_report(report);
                         // One turn for all that has come: one wake for each reactor.
                         while let Ok(report) = inbox.try_recv() {
-                            if report == Report::Stop {
+                            if matches!(report, Report::Stop) {
                                 return;
                             }
                             self.handle_report(report);
@@ -288,10 +293,25 @@ impl Thread {
                 self.log.debug(Clock::unix_us(), "a reactor has ended", &[("reactor", reactor)]);
                 return;
             }
+            Report::Configure { pools, level } => {
+                self.log.set_level(*level);
+                return self.configure(pools);
+            }
             Report::Stop => return,
         };
         if let Some(pool) = self.pools.get_mut(usize::from(pool)) {
             pool.handle_report(report, now, &mut self.out);
+        }
+    }
+
+    /// Conversations under way end as they began.
+    fn configure(&mut self, pools: &[PoolSettings]) {
+        let now = self.clock.now_ms();
+        for ((pool, settings), known) in self.pools.iter_mut().zip(pools).zip(&mut self.settings) {
+            if **known != *settings {
+                pool.configure(settings, now);
+                *known = Rc::new(settings.clone());
+            }
         }
     }
 

@@ -9,6 +9,7 @@ pub mod client;
 pub mod cluster;
 pub mod fake;
 pub mod group;
+pub mod http;
 pub mod keys;
 pub mod operate;
 pub mod ports;

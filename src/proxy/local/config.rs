@@ -1,11 +1,12 @@
-//! CONFIG: what clients ask for at start, answered for the proxy itself; RESETSTAT of its counts.
+//! CONFIG: what clients ask for at start, and the proxy's own options by their own names; RESETSTAT
+//! of its counts.
 //!
-//! Not here: the nodes' settings, which a client neither sees nor changes through us; our own
-//! options (room `config`). No password is among the answers.
+//! Not here: who may set an option, and whom a CONFIG is for (`proxy/settings`); what options mean
+//! (room `config`); the nodes' settings. No password is among the answers.
 
 use std::borrow::Cow;
 
-use super::{Answer, World, errors, glob};
+use super::{Answer, Identity, World, errors, glob};
 use crate::command::Args;
 use crate::limits::{REQUEST_BULK_MAX, REQUEST_TOTAL_MAX};
 use crate::proxy::session::Session;
@@ -113,11 +114,69 @@ fn get(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
             }
         }
     }
-    write::map_header(out, session.version, found.len());
+    let own = own_options(args, world.identity);
+    write::map_header(out, session.version, found.len() + own.len());
     for (name, parameter) in found {
         write::bulk(out, name);
         write::bulk(out, parameter.value.text(world).as_bytes());
     }
+    for (name, value) in own {
+        write::bulk(out, name);
+        write::bulk(out, value.as_bytes());
+    }
+}
+
+/// Those of ours that are asked for, each once, and by what name.
+fn own_options<'a>(args: &Args<'a>, identity: &'a Identity) -> Vec<(&'a [u8], &'a str)> {
+    let mut found: Vec<(&[u8], &str, &str)> = Vec::new();
+    let is_parameter = |name: &str| PARAMETERS.iter().any(|parameter| parameter.name == name);
+    for pattern in args.iter().skip(2) {
+        let plain = !pattern.iter().any(|byte| matches!(byte, b'[' | b'*' | b'?'));
+        for (name, value) in &identity.options {
+            let wanted = match plain {
+                true => own_name(pattern).as_bytes() == name.as_bytes(),
+                false => glob::matches(pattern, name.as_bytes(), true),
+            };
+            let theirs = std::str::from_utf8(pattern)
+                .is_ok_and(|text| is_parameter(&text.to_ascii_lowercase()));
+            // What a server has by the same spelling was answered as a server does.
+            let answered = if plain { theirs } else { is_parameter(name) };
+            if wanted && !answered && !found.iter().any(|(.., known)| known == name) {
+                found.push((if plain { pattern } else { name.as_bytes() }, value, name));
+            }
+        }
+    }
+    found.into_iter().map(|(name, value, _)| (name, value)).collect()
+}
+
+/// Flags are written with hyphens, options with underscores.
+fn own_name(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).to_ascii_lowercase().replace('-', "_")
+}
+
+/// Whether an option of the proxy has this name. `strict`: as it stands in the file, and no option
+/// of a server has it, too.
+pub fn is_own(name: &[u8], identity: &Identity, strict: bool) -> bool {
+    /// Not among what is shown, but settable.
+    const SECRET: [&str; 2] = ["password", "node_password"];
+    let own = own_name(name);
+    let known = identity.options.iter().any(|(known, _)| *known == own);
+    let spelled = name.eq_ignore_ascii_case(own.as_bytes()) && own != "maxclients";
+    (known || SECRET.contains(&own.as_str())) && (spelled || !strict)
+}
+
+/// Whether a server has all options of a CONFIG SET.
+pub fn all_known(args: &Args) -> bool {
+    let known = |name: &[u8]| {
+        PARAMETERS.iter().any(|parameter| name.eq_ignore_ascii_case(parameter.name.as_bytes()))
+    };
+    args.iter().skip(2).step_by(2).all(known)
+}
+
+/// Names and values of CONFIG SET.
+pub fn pairs_of(args: &Args) -> Vec<(String, String)> {
+    let text = |at| String::from_utf8_lossy(args.get(at).unwrap_or_default()).into_owned();
+    (2..args.len()).step_by(2).map(|at| (text(at), text(at + 1))).collect()
 }
 
 /// Nothing can be changed from here; setting what already holds is answered OK.
