@@ -186,8 +186,8 @@ pub const RECEIVE_BUFFER_COUNT: u16 = 512;
 /// The kernel's bound on a ring of provided buffers.
 pub const RECEIVE_BUFFER_COUNT_MAX: u16 = 32768;
 
-/// Bytes that one turn takes in, at most a buffer more: what it has to say leaves before the rest is
-/// looked at. All receive buffers full of large requests take long.
+/// Bytes that one turn takes in, at most a buffer more: what it has to say leaves before the rest
+/// is looked at. All receive buffers full of large requests take long.
 pub const TURN_BYTES_MAX: usize = 256 * 1024;
 
 /// Bytes that one send operation is asked to move; a longer buffer goes in several.

@@ -460,8 +460,8 @@ impl Ring {
         self.gather = gather.filter(|gather| self.kernel.granted.min_wait && gather.events > 1);
     }
 
-    /// The next event of this turn; None: `enter` again. What is left when `enter` is called all the
-    /// same comes in the next turn, before anything newer.
+    /// The next event of this turn; None: `enter` again. What is left when `enter` is called all
+    /// the same comes in the next turn, before anything newer.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
         // Sends first: their buffers and sockets are of use for the rest of the turn.
