@@ -23,6 +23,8 @@ pub mod proxy;
 #[allow(unsafe_code, reason = "the kernel's interface: the only room that may")]
 pub mod ring;
 
+pub mod handover;
+
 pub mod topology;
 
 pub mod reactor;
@@ -31,8 +33,14 @@ pub mod watchdog;
 
 pub mod ready;
 
+pub mod admin;
+
 pub mod notify;
 
 pub mod serve;
 
+pub mod process;
+
 pub mod check;
+
+pub mod top;

@@ -115,20 +115,44 @@ pub const PEERS_MS_MAX: u64 = 2_000;
 /// answered. Each client has one under way.
 pub const PEER_MESSAGES_MAX: usize = 4 * 1024;
 
+/// Slow requests that the admin endpoint shows, at most: the slowest of as many seconds.
+pub const SLOW_SHOWN_MAX: usize = 12;
+
 /// Addresses that cluster clients are told (`announce`).
 pub const ANNOUNCED_MAX: usize = 1_000;
 
 /// For how many databases it is remembered whether the nodes have them.
 pub const DATABASES_KNOWN_MAX: usize = 1_024;
 
-/// Databases that a client is told of (CONFIG GET databases), as a server's default; whether they
-/// can be selected is up to the nodes.
+/// Databases that a client is told of (CONFIG GET databases) where the nodes do not tell how many
+/// they have, as a server's default; whether they can be selected is up to the nodes.
 pub const DATABASES_ANNOUNCED: u8 = 16;
 
 /// Bytes of one text in a client's description of itself (CLIENT SETNAME, SETINFO), at most.
 /// Ours: redis-server takes any length, but an idle client must stay small.
 pub const CLIENT_DETAIL_MAX: usize = 512;
 
+/// Bytes of an unfinished request with which a client is still given to the next process: one that
+/// has sent more goes on here until it is whole.
+pub const PARCEL_UNFINISHED_MAX: usize = 1 << 20;
+
+/// Milliseconds of silence after which a client of a process that ends is closed, and for how long
+/// that is waited for.
+pub const DRAIN_QUIET_MS: u64 = 100;
+pub const DRAIN_PATIENCE_MS: u64 = 1_000;
+
+/// Seconds that clients are told to have for going elsewhere (MOVING): they go after the half.
+pub const MOVING_S: u64 = 1;
+
+// --- handover ---------------------------------------------------------------------------------
+
+/// Bytes of one frame between two processes.
+pub const HANDOVER_FRAME_MAX: u32 = 16 << 20;
+
+/// Milliseconds that the other process has for an answer, and the new one until it can serve.
+pub const HANDOVER_ANSWER_MS: u64 = 5_000;
+pub const HANDOVER_READY_MS: u64 = 10_000;
+const _: () = assert!(PARCEL_UNFINISHED_MAX * 4 <= HANDOVER_FRAME_MAX as usize);
 /// Percent of `memory_limit` from which on new clients are refused.
 pub const MEMORY_REFUSE_PERCENT: u64 = 90;
 

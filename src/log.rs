@@ -102,6 +102,11 @@ impl Log {
         }
     }
 
+    /// From now on, for this part.
+    pub fn set_level(&mut self, level: Level) {
+        self.level = level;
+    }
+
     pub fn error(&mut self, unix_us: u64, message: &'static str, fields: Fields) {
         self.line(unix_us, Level::Error, message, fields);
     }

@@ -6,6 +6,8 @@
 //! A reactor owns plain `u64`s and stores them into its own `Published` with relaxed stores: no
 //! read-modify-write, no line of the cache written by two threads.
 
+mod times;
+
 use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{
@@ -16,6 +18,7 @@ use std::sync::atomic::{
 use hdrhistogram::Histogram;
 
 use crate::limits::LATENCY_US_MAX;
+pub use times::Times;
 
 /// How a number behaves.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -60,6 +63,9 @@ counters! {
     ClientsClosedByLimit "clients_closed_by_limit" Counter "Clients closed over a limit of theirs.";
     ClientsSlowed "clients_slowed" Counter "Times that a client was not read because memory was short.";
     ClientsClosedForMemory "clients_closed_for_memory" Counter "Clients closed because memory was short.";
+    ClientsGiven "clients_given" Counter "Clients given to the next process.";
+    ClientsTaken "clients_taken" Counter "Clients taken from the process before.";
+    PoolsReady "pools_ready" Gauge "Pools whose slot map is known, of each reactor.";
     ClientBytesIn "client_bytes_in" Counter "Bytes read from clients.";
     ClientBytesOut "client_bytes_out" Counter "Bytes sent to clients.";
     BackendsConnected "backends_connected" Gauge "Connections to nodes now.";
@@ -110,7 +116,7 @@ counters! {
 
 const COUNT: usize = Counter::ALL.len();
 
-/// Commands between two samples of how long requests take, at least. A power of two.
+/// Commands between two that are looked at more closely, on average.
 pub const SAMPLE_EVERY: u64 = 64;
 
 /// One reactor's numbers. Owned by it alone.
@@ -146,6 +152,11 @@ impl Counters {
 
     pub fn value(&self, counter: Counter) -> u64 {
         self.values[counter as usize]
+    }
+
+    /// A copy of all, by `Counter`.
+    pub fn values(&self) -> Vec<u64> {
+        self.values.to_vec()
     }
 
     /// How long a sampled request took. Above a minute counts as a minute.

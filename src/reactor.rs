@@ -3,11 +3,13 @@
 //!
 //! Not here: decisions (`proxy`), system calls (`ring`), asking nodes for the map (`topology`).
 
+mod facts;
 mod pace;
+mod passing;
 mod peers;
 mod tell;
 
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -22,11 +24,13 @@ use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
 use crate::proxy::{self, Action, Conn, Memory, Now, Proxy, Socket};
 use crate::ring::{
-    self, BusyPoll, ConnectOptions, Event, Ring, RingSettings, SocketId, Waker, listen,
+    self, BusyPoll, ConnectOptions, Event, Listener, Ring, RingSettings, SocketId, Waker,
 };
 use crate::topology::{Report, Update};
+pub use facts::ReactorFacts;
 use pace::Pace;
-pub use peers::{Message, Peer};
+use passing::Passing;
+pub use peers::{Fresh, HandOver, Message, Peer, Wish};
 
 /// What one reactor is told at its start.
 pub struct Settings {
@@ -38,6 +42,10 @@ pub struct Settings {
     /// How long a wait may go on for more events to come; zero: not at all.
     pub gather: Duration,
     pub pools: Vec<Pool>,
+    /// Its listening sockets, and the pool of each. Nothing is accepted before `Message::Listen`.
+    pub listeners: Vec<(u16, Listener)>,
+    /// Clients' ids are above.
+    pub first_client_id: u64,
     /// Bytes that the whole process may hold; 0: no limit.
     pub memory_limit: u64,
     /// From the system's random source.
@@ -53,7 +61,8 @@ pub struct Pool {
     pub name: Arc<str>,
     pub proxy: proxy::Settings,
     pub identity: Arc<Identity>,
-    pub listen: Vec<SocketAddr>,
+    /// Some reactors have no listening socket of it: who accepts gives to all in turn.
+    pub shared: bool,
     pub connect: ConnectOptions,
 }
 
@@ -63,6 +72,8 @@ pub struct Channels {
     pub reports: Sender<Report>,
     /// From the other reactors.
     pub inbox: Receiver<Message>,
+    /// To the main thread.
+    pub wishes: Sender<Wish>,
 }
 
 /// A reactor that runs.
@@ -73,16 +84,14 @@ pub struct Reactor {
     pub tid: u32,
 }
 
-/// Starts the thread and waits until it listens. Errors: cause and remedy in one line.
+/// Starts the thread and waits until it is ready to listen. Errors: cause and remedy in one line.
 pub fn start(settings: Settings, channels: Channels, board: Board) -> Result<Reactor, String> {
     let (began, beginning) = bounded(1);
     let run = move || {
-        let cpu = settings.cpu;
         let made = Worker::new(settings, channels, board);
         match made {
             Ok(mut worker) => {
                 worker.read_clock();
-                worker.tell_start(cpu);
                 let _ = began.send(Ok((worker.ring.waker(), thread_number())));
                 worker.run();
             }
@@ -144,6 +153,7 @@ struct Worker {
     updates: Receiver<Update>,
     reports: Sender<Report>,
     inbox: Receiver<Message>,
+    wishes: Sender<Wish>,
     /// All reactors, by index; empty until all have started.
     peers: Arc<[Peer]>,
     board: Board,
@@ -170,6 +180,7 @@ struct Worker {
     /// The same of clients that were refused.
     refusals_told: (u64, u64),
     drain_until_ms: Option<u64>,
+    passing: Passing,
     turns: u64,
     pace: Pace,
     log: Log,
@@ -185,49 +196,42 @@ impl Worker {
         {
             return Err(format!("cannot pin a reactor to CPU {}: not ours to use", cpu.id));
         }
-        let mut ring = Ring::new(&settings.ring).map_err(|error| error.to_string())?;
-        let mut listeners = Vec::new();
+        let ring = Ring::new(&settings.ring).map_err(|error| error.to_string())?;
         let mut proxies = Vec::new();
         let mut connect = Vec::new();
         let mut names = Vec::new();
+        let mut passing = Passing::new(settings.cpu, settings.listeners);
         let memory_sharers = u64::from(settings.reactors) * settings.pools.len() as u64;
         for (number, pool) in settings.pools.into_iter().enumerate() {
-            for address in &pool.listen {
-                let listener = listen(*address, None).map_err(|error| {
-                    format!("cannot listen on {address}: {error}{}", remedy(error.kind()))
-                })?;
-                ring.listen(listener);
-                listeners.push(number as u16);
-            }
+            passing.shared.push(pool.shared);
             connect.push(pool.connect);
             names.push(pool.name);
             proxies.push(Proxy::new(
                 pool.proxy,
                 pool.identity,
                 mix(settings.seed, number as u64),
-                u64::from(settings.index) + 1,
+                settings.first_client_id + u64::from(settings.index) + 1,
                 u64::from(settings.reactors.max(1)),
             ));
         }
-        let busy_poll = (!settings.busy_poll.is_zero())
-            .then_some(BusyPoll { limit: settings.busy_poll, clock: monotonic_ns });
         Ok(Worker {
             index: settings.index,
             ring,
             proxies,
             connect,
             names,
-            listeners,
+            listeners: Vec::new(),
             owners: Vec::new(),
             actions: Vec::new(),
             updates: channels.updates,
             reports: channels.reports,
             inbox: channels.inbox,
+            wishes: channels.wishes,
             peers: Vec::new().into(),
             board,
             subscribed: false,
             counters: Counters::default(),
-            busy_poll,
+            busy_poll: busy_poll(settings.busy_poll),
             memory_limit: settings.memory_limit,
             memory_sharers,
             start: Instant::now(),
@@ -240,6 +244,7 @@ impl Worker {
             accept_told: (0, 0),
             refusals_told: (0, 0),
             drain_until_ms: None,
+            passing,
             turns: 0,
             pace: Pace::new(settings.gather),
             log: settings.log,
@@ -279,6 +284,7 @@ impl Worker {
         // First, so that who asks for numbers after a silence is not told old ones.
         if self.now.ms >= self.next_publish_ms {
             self.next_publish_ms = self.now.ms + PUBLISH_EVERY_MS;
+            self.count_passed();
             self.publish();
         }
         self.look_for_subscriptions();
@@ -305,9 +311,11 @@ impl Worker {
         }
         self.handle_time();
         self.handle_memory();
+        self.give_away();
         for pool in 0..self.proxies.len() {
             self.flush(pool);
         }
+        self.end_turn();
     }
 
     /// How many bytes have come with it.
@@ -355,6 +363,13 @@ impl Worker {
 
     fn handle_accepted(&mut self, id: SocketId, listener: u32) {
         let pool = self.listeners.get(listener as usize).copied().unwrap_or(0);
+        if !self.passing.shared[usize::from(pool)] || !self.share(id, pool) {
+            self.welcome(id, pool);
+        }
+    }
+
+    /// A client of ours from now on.
+    fn welcome(&mut self, id: SocketId, pool: u16) {
         let addresses = self
             .ring
             .peer_address(id)
@@ -407,15 +422,16 @@ impl Worker {
             self.act(pool, action);
         }
         self.actions = actions;
-        if let Some(us) = self.proxies[pool].take_sample() {
-            self.counters.record_us(us);
-        }
     }
 
     #[inline]
     fn act(&mut self, pool: usize, action: Action) {
         match action {
-            Action::Send { socket, bytes, .. } => self.ring.send(id_of(socket), bytes),
+            Action::Send { socket, bytes, last: false, .. } => self.ring.send(id_of(socket), bytes),
+            Action::Send { socket, bytes, .. } => self.ring.send_last(id_of(socket), bytes),
+            Action::Offer { client, socket } => {
+                self.passing.offered.push((pool as u16, client, id_of(socket)));
+            }
             Action::StopReading { socket } => self.ring.pause(id_of(socket)),
             Action::StartReading { socket } => self.ring.resume(id_of(socket)),
             Action::Close { socket, .. } => self.ring.close(id_of(socket)),
@@ -460,6 +476,7 @@ impl Worker {
             }
             Update::Bounds { pool, bounds } => self.with(pool, |proxy| {
                 proxy.handle_request_bounds(bounds.bulk_max, bounds.query_max);
+                proxy.handle_databases(bounds.databases);
             }),
             Update::Script { from, .. } if from == self.index => (),
             Update::Script { pool, body, .. } => self.with(pool, |proxy| match &body {
@@ -515,7 +532,9 @@ impl Worker {
 
     fn is_drained(&self) -> bool {
         self.drain_until_ms.is_some_and(|until| {
-            self.now.ms >= until || self.proxies.iter().all(|proxy| proxy.clients_open() == 0)
+            let nobody = self.proxies.iter().all(|proxy| proxy.clients_open() == 0);
+            let may_come = self.ring.is_listening() || self.passing.expecting;
+            self.now.ms >= until || (nobody && !may_come)
         })
     }
 
@@ -582,17 +601,8 @@ fn to_topology(pool: u16, reactor: u16, report: proxy::Report) -> Report {
     }
 }
 
-/// What to do when an address cannot be listened on.
-fn remedy(kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::AddrInUse => "; another program has this port: stop it, or choose another",
-        ErrorKind::AddrNotAvailable => "; no interface of this host has this address",
-        ErrorKind::PermissionDenied => {
-            "; ports below 1024 need root, CAP_NET_BIND_SERVICE, or a lower \
-             net.ipv4.ip_unprivileged_port_start"
-        }
-        _ => "",
-    }
+fn busy_poll(limit: Duration) -> Option<BusyPoll> {
+    (!limit.is_zero()).then_some(BusyPoll { limit, clock: monotonic_ns })
 }
 
 /// A seed of its own for each pool.

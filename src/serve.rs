@@ -3,6 +3,8 @@
 //!
 //! Not here: what the threads do (`reactor`, `topology`), options and their ranges (`config`).
 
+mod sockets;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -11,26 +13,50 @@ use std::time::Duration;
 use core_affinity::CoreId;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
+use crate::admin::{self, AdminSettings, cpu_us_of};
 use crate::cluster::AddressMap;
 use crate::config::{Config, Pool, Process};
+use crate::handover::{self, IDS_SPARE, TakenOver};
 use crate::limits::PEER_MESSAGES_MAX;
-use crate::log::Log;
+use crate::log::{Level, Log};
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
-use crate::reactor::{self, Channels, Message, Peer, Reactor};
+use crate::reactor::{self, Channels, Fresh, HandOver, Message, Peer, Reactor, Wish};
 use crate::ready::{self, Facts, Readiness};
-use crate::ring::{self, ConnectOptions, RingSettings, Waker};
+use crate::ring::{self, ConnectOptions, Inherited, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
 use crate::watchdog::{Verdict, Watch};
 
 /// Updates that wait for one reactor. Maps that find no room are sent again.
 const UPDATES_MAX: usize = 1024;
 
+/// How long the main thread waits for room in a reactor's channel.
+const MESSAGE_WAIT: Duration = Duration::from_secs(1);
+
 /// How long after the drain time-out a thread counts as stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(2);
 
+/// What there was before us.
+#[derive(Debug, Default)]
+pub struct Before {
+    /// Listening sockets of the process before this one.
+    pub inherited: Vec<Inherited>,
+    /// Those that the service manager has opened, with the names it gave them.
+    pub managed: Vec<(Inherited, Option<String>)>,
+    /// Ids of clients are above.
+    pub client_ids: u64,
+}
+
 /// What runs.
 pub struct Threads {
+    peers: Arc<[Peer]>,
+    /// Names of the pools, in order.
+    pools: Vec<String>,
+    /// Copies of the listening sockets, for the process after us.
+    listeners: Vec<Inherited>,
+    client_ids: u64,
+    /// Whose turn it is to take a client of the process before.
+    adopter: usize,
     reactors: Vec<JoinHandle<()>>,
     /// For each reactor.
     watches: Vec<(Watch, u32)>,
@@ -38,6 +64,8 @@ pub struct Threads {
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
     drain_timeout: Duration,
+    identity: Identities,
+    wishes: Receiver<Wish>,
     board: Board,
     /// Looks at the memory until it may be trimmed again.
     trim_pause: u32,
@@ -47,43 +75,56 @@ pub struct Threads {
     /// Whether clients should be sent here, as of the last look, and as last written.
     readiness: ready::Shown,
     readiness_told: Readiness,
-    /// Proxies of one reactor.
-    pools: u64,
 }
 
 impl Threads {
-    /// Starts everything. Errors: cause and remedy in one line; what was started ends with the
-    /// process.
-    pub fn start(config: &Config, log: &Log, unix_us: u64) -> Result<Threads, String> {
+    /// Starts everything; `listen` opens the doors. Errors: cause and remedy in one line; what was
+    /// started ends with the process.
+    pub fn start(
+        config: &Config,
+        log: &Log,
+        unix_us: u64,
+        before: Before,
+    ) -> Result<Threads, String> {
         let process = &config.process;
         let cpus = cpus(process)?;
         let seed = random_words()?;
         let identity = Identities::new(cpus.len(), unix_us)?;
         let memory_limit = memory_limit(process);
-        let pools = config.pools.iter().map(|pool| reactor_pool(pool, process, &identity));
+        let client_ids = before.client_ids;
+        let sockets = sockets::open(&config.pools, cpus.len(), before)?;
+        let pools = config.pools.iter().zip(&sockets.shared);
+        let pools = pools.map(|(pool, &shared)| reactor_pool(pool, process, &identity, shared));
         let pools = pools.collect::<Result<Vec<reactor::Pool>, String>>()?;
         let (reports, inbox) = unbounded();
+        let (wish, wishes) = unbounded();
         // The last is the main thread's.
         let board = metrics::board(cpus.len() + 1);
         let mut threads = Threads {
+            peers: Vec::new().into(),
+            pools: config.pools.iter().map(|pool| pool.name.clone()).collect(),
+            listeners: sockets.shares,
+            client_ids,
+            adopter: 0,
             reactors: Vec::new(),
             watches: Vec::new(),
             topology: None,
             updates: Vec::new(),
             reports: reports.clone(),
             drain_timeout: Duration::from_millis(process.drain_timeout_ms),
+            identity,
+            wishes,
             board: board.clone(),
             trim_pause: 0,
             process: Counters::default(),
             draining: false,
             readiness: ready::Shown::default(),
             readiness_told: Readiness::NotReady(ready::Reason::Starting),
-            pools: pools.len() as u64,
         };
         threads.process.set(Counter::MemoryLimit, memory_limit);
         threads.publish_process();
         let mut peers = Vec::new();
-        for (index, cpu) in cpus.iter().enumerate() {
+        for (index, (cpu, listeners)) in cpus.iter().zip(sockets.of).enumerate() {
             let (updates, received) = bounded(UPDATES_MAX);
             let settings = reactor::Settings {
                 index: index as u16,
@@ -92,22 +133,160 @@ impl Threads {
                 busy_poll: Duration::from_micros(u64::from(process.busy_poll_us)),
                 gather: Duration::from_micros(u64::from(process.gather_us)),
                 pools: split_limits(&pools, cpus.len()),
+                listeners,
+                first_client_id: client_ids,
                 memory_limit,
                 seed: seed.map(|word| word.wrapping_add(index as u64)),
                 reactors: cpus.len() as u16,
                 log: log.for_part(format!("reactor-{index}")),
             };
             let (messages, inbox) = bounded(PEER_MESSAGES_MAX);
-            let channels = Channels { updates: received, reports: reports.clone(), inbox };
+            let (reports, wishes) = (reports.clone(), wish.clone());
+            let channels = Channels { updates: received, reports, inbox, wishes };
             let Reactor { thread, waker, tid } = reactor::start(settings, channels, board.clone())?;
             threads.reactors.push(thread);
             peers.push(Peer { messages, waker: waker.clone() });
             threads.watches.push((Watch::default(), tid));
             threads.updates.push((updates, waker));
         }
-        introduce(peers);
+        threads.peers = introduce(peers);
+        threads.start_admin(config, unix_us / 1_000_000, log.for_part("admin"))?;
         threads.start_topology(config, inbox, seed[0], log.for_part("topology"))?;
         Ok(threads)
+    }
+
+    /// Accepts clients from now on. `expecting`: others come from the process before, until
+    /// `adopter` is told `None`.
+    pub fn listen(&self, expecting: bool) {
+        for peer in self.peers.iter() {
+            // A reactor that takes no message ends the process by itself.
+            let _ = peer.messages.send_timeout(Message::Listen { expecting }, MESSAGE_WAIT);
+            peer.waker.wake();
+        }
+    }
+
+    /// Whether every reactor knows the map of every pool, as last published.
+    pub fn ready(&self) -> bool {
+        let wanted = self.pools.len() * self.peers.len();
+        metrics::totals(&self.board).value(Counter::PoolsReady) == wanted as u64
+    }
+
+    /// Copies of the listening sockets, once.
+    pub fn take_listeners(&mut self) -> Vec<Inherited> {
+        std::mem::take(&mut self.listeners)
+    }
+
+    /// Says above which ids clients of the next process are to be.
+    pub fn id_source(&self) -> impl Fn() -> u64 + Send + 'static {
+        let (board, base, reactors) = (self.board.clone(), self.client_ids, self.peers.len());
+        move || {
+            let clients = metrics::totals(&board).value(Counter::ClientsTotal);
+            base + reactors as u64 * (clients + IDS_SPARE)
+        }
+    }
+
+    /// Gives clients of the process before this one to each reactor in turn. `None`: that were all.
+    pub fn adopter(
+        &self,
+    ) -> impl FnMut(Option<handover::Client>) -> Result<(), String> + Send + 'static {
+        let (peers, mut turn, pools) = (self.peers.clone(), self.adopter, self.pools.len());
+        move |client| {
+            let Some(client) = client else {
+                for peer in peers.iter() {
+                    let _ = peer.messages.send_timeout(Message::AllCame, MESSAGE_WAIT);
+                    peer.waker.wake();
+                }
+                return Ok(());
+            };
+            turn = (turn + 1) % peers.len().max(1);
+            if usize::from(client.pool) >= pools {
+                return Err("it is of no pool of ours".into());
+            }
+            let peer = peers.get(turn).ok_or("no reactor")?;
+            let handover::Client { pool, parcel, fd } = client;
+            let message = Message::Adopt { pool, fd, parcel: Some(parcel) };
+            let sent = peer.messages.send_timeout(message, MESSAGE_WAIT);
+            peer.waker.wake();
+            sent.map_err(|_| "a reactor does not take it".into())
+        }
+    }
+
+    /// Another process accepts from now on: our clients go there. How long that may take at most.
+    pub fn hand_over(&mut self, taken: &TakenOver, heir: &Sender<handover::Client>) -> Duration {
+        self.draining = true;
+        self.note_readiness();
+        let there = |name: &String| {
+            taken.pools.iter().position(|other| other == name).map(|index| index as u16)
+        };
+        let pools: Arc<[Option<u16>]> = self.pools.iter().map(there).collect();
+        for peer in self.peers.iter() {
+            let how = HandOver {
+                deadline_ms: self.drain_timeout.as_millis() as u64,
+                pools: pools.clone(),
+                heir: heir.clone(),
+            };
+            let _ = peer.messages.send_timeout(Message::HandOver(how), MESSAGE_WAIT);
+            peer.waker.wake();
+        }
+        self.drain_timeout + STUCK_AFTER
+    }
+
+    /// Other settings hold from now on. Error: they cannot be used, and nothing has changed.
+    pub fn configure(&mut self, config: &Config, level: Level) -> Result<(), String> {
+        let process = &config.process;
+        let memory_limit = memory_limit(process);
+        let pools = config.pools.iter();
+        let pools = pools.map(|pool| reactor_pool(pool, process, &self.identity, false));
+        let pools = pools.collect::<Result<Vec<reactor::Pool>, String>>()?;
+        let places = config.pools.iter().map(topology_pool).collect::<Result<Vec<_>, _>>()?;
+        let fresh = Arc::new(Fresh {
+            pools: split_limits(&pools, self.peers.len()),
+            busy_poll: Duration::from_micros(u64::from(process.busy_poll_us)),
+            gather: Duration::from_micros(u64::from(process.gather_us)),
+            memory_limit,
+            level,
+        });
+        for peer in self.peers.iter() {
+            let message = Message::Configure(fresh.clone());
+            let _ = peer.messages.send_timeout(message, MESSAGE_WAIT);
+            peer.waker.wake();
+        }
+        let _ = self.reports.send(Report::Configure { pools: places.into(), level });
+        self.drain_timeout = Duration::from_millis(process.drain_timeout_ms);
+        self.process.set(Counter::MemoryLimit, memory_limit);
+        Ok(())
+    }
+
+    /// What a client wants to be changed.
+    pub fn next_wish(&self) -> Option<Wish> {
+        self.wishes.try_recv().ok()
+    }
+
+    /// `refused`: an option, and why.
+    pub fn answer_wish(&self, wish: &Wish, refused: Option<(String, String)>) {
+        let Some(peer) = self.peers.get(usize::from(wish.reactor)) else { return };
+        let message = Message::Granted { pool: wish.pool, ticket: wish.ticket, refused };
+        let _ = peer.messages.send_timeout(message, MESSAGE_WAIT);
+        peer.waker.wake();
+    }
+
+    fn start_admin(
+        &mut self,
+        config: &Config,
+        started_unix_s: u64,
+        log: Log,
+    ) -> Result<(), String> {
+        let Some(listen) = config.process.admin_listen.0 else { return Ok(()) };
+        let settings = AdminSettings {
+            listen,
+            started_unix_s,
+            peers: self.peers.to_vec(),
+            tids: self.watches.iter().map(|(_, tid)| *tid).collect(),
+            board: self.board.clone(),
+            readiness: self.readiness.clone(),
+        };
+        admin::start(settings, log)
+            .map_err(|error| format!("cannot start the admin threads: {error}"))
     }
 
     fn start_topology(
@@ -178,7 +357,7 @@ impl Threads {
         let ended = |thread: &JoinHandle<()>| thread.is_finished();
         let late = self.watches.iter().zip(&self.reactors);
         let late = late.filter(|((watch, _), thread)| watch.is_late() || ended(thread));
-        let all = self.pools * crate::cluster::SLOTS as u64;
+        let all = self.pools.len() as u64 * crate::cluster::SLOTS as u64;
         let without = self.board.iter().filter(|shown| shown.value(Counter::SlotsMissing) >= all);
         let limit = self.process.value(Counter::MemoryLimit);
         self.readiness.set(ready::judge(&Facts {
@@ -255,13 +434,14 @@ impl Threads {
 }
 
 /// Tells each reactor of all.
-fn introduce(peers: Vec<Peer>) {
+fn introduce(peers: Vec<Peer>) -> Arc<[Peer]> {
     let all: Arc<[Peer]> = peers.into();
     for peer in all.iter() {
         // There is room: nobody else knows the way yet.
         let _ = peer.messages.try_send(Message::Peers(all.clone()));
         peer.waker.wake();
     }
+    all
 }
 
 /// The CPU of each reactor. `None`: not pinned, because the system does not tell.
@@ -304,6 +484,7 @@ fn reactor_pool(
     pool: &Pool,
     process: &Process,
     identities: &Identities,
+    shared: bool,
 ) -> Result<reactor::Pool, String> {
     let user_timeout = match pool.tcp_user_timeout_ms {
         0 => None,
@@ -313,7 +494,7 @@ fn reactor_pool(
         name: pool.name.as_str().into(),
         proxy: proxy_settings(pool, process)?,
         identity: identities.of(pool, process),
-        listen: pool.listen.clone(),
+        shared,
         connect: ConnectOptions { user_timeout },
     })
 }
@@ -342,6 +523,7 @@ fn proxy_settings(pool: &Pool, process: &Process) -> Result<crate::proxy::Settin
         keys_max_bytes: pool.keys_max_bytes as usize,
         slowlog_log_slower_than: pool.slowlog_log_slower_than,
         slowlog_max_len: pool.slowlog_max_len as usize,
+        sample_keys: pool.sample_keys,
         fence_lanes: usize::from(pool.fence_lanes),
         private_backends_max: pool.private_backends_max as usize,
         databases_max: pool.databases_max,
@@ -419,6 +601,7 @@ impl Identities {
             os: os().into(),
             executable: executable().into(),
             config_file: "".into(),
+            options: crate::config::shown(process, pool),
             secret: self.secret,
         })
     }
@@ -474,12 +657,6 @@ fn kib_in(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)
-}
-
-/// CPU time of a thread of ours, microseconds (proc(5): schedstat, nanoseconds come first).
-fn cpu_us_of(tid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
-    Some(text.split_whitespace().next()?.parse::<u64>().ok()? / 1_000)
 }
 
 /// User and system time of the process, microseconds (proc_pid_stat(5): fields 14 and 15).

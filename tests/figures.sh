@@ -43,7 +43,7 @@ main() {
     [[ -d /dev/shm && -w /dev/shm ]] && folder=/dev/shm
     mkdir -p tests/.cache/logs
     cargo build --locked --release || exit 1
-    export RINGWAY_BINARY=${RINGWAY_BINARY:-$PWD/target/release/ringway} TMPDIR=$folder
+    export RINGWAY_STRICT=1 RINGWAY_BINARY=${RINGWAY_BINARY:-$PWD/target/release/ringway} TMPDIR=$folder
     for figure in $wanted; do
         log=tests/.cache/logs/$figure.log
         echo "$figure: see $log"

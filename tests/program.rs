@@ -3,6 +3,12 @@
 //! Not here: what commands answer (`cases`, `conformance`), single options (`config`'s own tests).
 #![allow(clippy::disallowed_methods)]
 
+#[path = "program/crowd.rs"]
+mod crowd;
+#[path = "program/reload.rs"]
+mod reload;
+#[path = "program/restart.rs"]
+mod restart;
 #[path = "support/mod.rs"]
 mod support;
 
@@ -146,21 +152,25 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, ctypes.byref(Filter
 os.execv(sys.argv[2], sys.argv[2:])
 ";
 
-fn run_under_seccomp(errno: &str, args: &[&str]) -> Output {
+fn run_under_seccomp(errno: &str, args: &[String]) -> Output {
     let mut command = command(Path::new("python3"));
     command.args(["-c", UNDER_SECCOMP, errno]).arg(program()).args(args);
     command.output().expect("python3 starts")
 }
 
-/// Enough to start; nobody gets as far as listening.
-const START: [&str; 6] = ["--listen", "127.0.0.1:9", "--node", "127.0.0.1:1", "--reactors", "1"];
+/// Enough to start; nobody gets as far as serving.
+fn start() -> Vec<String> {
+    let listen = format!("127.0.0.1:{}", free_port());
+    let words = ["--listen", &listen, "--node", "127.0.0.1:1", "--reactors", "1"];
+    words.map(str::to_owned).to_vec()
+}
 
 #[test]
 fn seccomp_that_refuses_io_uring_is_named_with_its_remedy() {
     for (errno, name) in [("1", "EPERM"), ("38", "ENOSYS")] {
-        let output = run_under_seccomp(errno, &START);
+        let output = run_under_seccomp(errno, &start());
         check_has(&output, 1, &["cannot set up io_uring", "seccomp", name, "--security-opt"]);
-        let checked = run_under_seccomp(errno, &["check"]);
+        let checked = run_under_seccomp(errno, &["check".to_owned()]);
         let text = String::from_utf8_lossy(&checked.stdout).into_owned();
         assert!(text.contains("FAIL  io_uring") && text.contains("Not ready: 1 fault"), "{text}");
         assert_eq!(checked.status.code(), Some(1));
@@ -180,7 +190,7 @@ fn locked_memory_that_does_not_suffice_is_named_with_its_remedy() {
     std::fs::copy(program(), &copy).unwrap();
     let mut command = command(Path::new("setpriv"));
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]);
-    command.args(["prlimit", "--memlock=0:0"]).arg(copy).args(START);
+    command.args(["prlimit", "--memlock=0:0"]).arg(copy).args(start());
     let output = command.output().expect("setpriv starts");
     check_has(&output, 1, &["locked memory is limited to 0 KiB", "LimitMEMLOCK", "each reactor"]);
 }

@@ -8,7 +8,8 @@
 #   long   more of everything: huge values, a million requests, a million seeds
 #
 # Parts, in this order; naming some runs only these:
-#   format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo
+#   format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo page
+# 'page' (the live page in Chromium, pictures in tests/.cache/page-*.png) only with 'long', or by name.
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
 # RINGWAY_FUZZ_EXECUTIONS   of each fuzz target (20,000,000 with 'long'; else so many as fit), RINGWAY_FUZZ_SEED (1)
@@ -20,7 +21,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo"
+PARTS="format lint unit program conformance cases cases-valkey clients tcl suites simulation fuzz chaos demo page"
 export RUST_BACKTRACE=${RINGWAY_BACKTRACE:-0}
 CACHE=$PWD/tests/.cache
 LOGS=$CACHE/logs
@@ -35,6 +36,7 @@ main() {
         [[ " $PARTS " == *" $part "* ]] || { echo "no part '$part'; there are: $PARTS" >&2 && exit 2; }
     done
     wanted=${*:-$PARTS}
+    [[ $# == 0 && $mode != long ]] && wanted=${wanted/ page/}
     if [[ $mode == quick && $# == 0 ]]; then
         wanted="format lint unit program conformance cases simulation"
         export RINGWAY_FLAVOURS=redis RINGWAY_SIMULATION_SEEDS=${RINGWAY_SIMULATION_SEEDS:-500}
@@ -74,6 +76,7 @@ limit_of() {
     fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 600 ;;
     chaos) echo 600 ;;
     demo) echo 600 ;;
+    page) echo 300 ;;
     esac
 }
 
@@ -169,6 +172,8 @@ part_demo() {
     bench/demo.sh --once
 }
 
+part_page() { RINGWAY_PAGE=1 cargo test --locked --test page; }
+
 # One summary line; the log's end when it failed. Counts the tests that a part ran, or the part as one.
 run_part() {
     local part=$1 log=$LOGS/$1.log start=$SECONDS status
@@ -207,7 +212,7 @@ install_all() {
     cargo clippy --version >/dev/null 2>&1 || rustup component add clippy
     local packages=()
     command -v cc >/dev/null || packages+=(gcc libc6-dev)
-    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|fuzz|chaos|demo ]]; then
+    if [[ $wanted =~ program|conformance|cases|clients|tcl|suites|fuzz|chaos|demo|page ]]; then
         command -v redis-server >/dev/null || packages+=(redis-server)
         command -v redis-cli >/dev/null || packages+=(redis-tools)
         command -v python3 >/dev/null || packages+=(python3)
@@ -217,6 +222,7 @@ install_all() {
         command -v tclsh >/dev/null || packages+=(tcl)
         command -v curl >/dev/null || packages+=(curl ca-certificates)
     fi
+    [[ $wanted == *page* ]] && ! command -v chromium >/dev/null && packages+=(chromium fonts-dejavu-core)
     if [[ $wanted == *clients* ]]; then
         php -r 'exit(extension_loaded("redis") ? 0 : 1);' 2>/dev/null || packages+=(php-cli php-redis)
     fi

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A room and what it may name. Rooms below may name rooms above, never the other way.
-const ROOMS: [(&str, &[&str]); 18] = [
+const ROOMS: [(&str, &[&str]); 22] = [
     ("limits", &[]),
     ("secret", &[]),
     ("resp", &["limits"]),
@@ -20,28 +20,37 @@ const ROOMS: [(&str, &[&str]); 18] = [
     ("log", &["limits"]),
     ("proxy", &["cluster", "command", "limits", "metrics", "resp", "secret"]),
     ("ring", &["limits"]),
+    ("handover", &["limits", "ring"]),
     // `command`: learns the nodes' own table. `ring`: `Waker` only, to wake a reactor.
     ("topology", &["cluster", "command", "limits", "log", "metrics", "resp", "ring", "secret"]),
     (
         "reactor",
         &[
-            "cluster", "command", "config", "limits", "log", "metrics", "proxy", "resp", "ring",
-            "topology",
+            "cluster", "command", "config", "handover", "limits", "log", "metrics", "proxy",
+            "resp", "ring", "topology",
         ],
     ),
     ("watchdog", &[]),
     ("ready", &["limits"]),
+    // Of `reactor` the way to one and what it tells; of `proxy` what it tells.
+    ("admin", &["cluster", "command", "limits", "log", "metrics", "proxy", "reactor", "ready"]),
     ("notify", &[]),
     // From a configuration to threads: it hands each room's settings to that room.
     (
         "serve",
         &[
-            "cluster", "config", "limits", "log", "metrics", "proxy", "reactor", "ready", "ring",
-            "topology", "watchdog",
+            "admin", "cluster", "config", "handover", "limits", "log", "metrics", "proxy",
+            "reactor", "ready", "ring", "topology", "watchdog",
         ],
     ),
     ("check", &["config", "limits", "ring"]),
-    ("main", &["check", "config", "limits", "log", "notify", "ring", "serve", "watchdog"]),
+    ("top", &["ring"]),
+    // The main thread's life.
+    (
+        "process",
+        &["check", "config", "handover", "limits", "log", "notify", "ring", "serve", "watchdog"],
+    ),
+    ("main", &["check", "config", "limits", "process", "ring", "top"]),
 ];
 
 /// Parts of `proxy` and the siblings that they may not name.
@@ -74,8 +83,8 @@ const SYSTEM: [&str; 11] = [
 const CLOCKS: [&str; 4] = ["Instant::now", "SystemTime::now", "clock_gettime", "UNIX_EPOCH"];
 const SHARED: [&str; 4] = ["Mutex", "RwLock", "RefCell", "Rc"];
 
-/// Where a clock may be read. `main`: time stamps of its few log lines.
-const WITH_CLOCK: [&str; 3] = ["reactor", "topology", "main"];
+/// Where a clock may be read. `process`: time stamps of its few log lines. `admin`: rates.
+const WITH_CLOCK: [&str; 4] = ["reactor", "topology", "admin", "process"];
 
 const LINES_MAX: usize = 600;
 const COLUMNS_MAX: usize = 100;
@@ -489,7 +498,7 @@ fn planted_edge_is_found() {
     planted("cluster/map.rs", "use crate::proxy::Proxy;\n", &["may not name `proxy`"]);
     planted("cluster/map.rs", "use crate::{limits, proxy::{self, x}};\n", &["name `proxy`"]);
     planted("resp/mod.rs", "fn f() { crate::cluster::slot() }\n", &["may not name `cluster`"]);
-    planted("main.rs", "use ringway::{config, serve};\n", &[]);
+    planted("main.rs", "use ringway::{config, process};\n", &[]);
     planted("cluster/map.rs", "use crate::limits::X; // crate::proxy\n", &[]);
     planted("cluster/map.rs", "#[cfg(test)]\nmod tests {\nuse crate::proxy;\n}\n", &[]);
     planted("attic.rs", "", &["not in the table"]);

@@ -15,6 +15,7 @@ use super::value::Raw;
 pub enum Verb {
     Run,
     Check,
+    Top,
     Version,
     Help,
 }
@@ -126,12 +127,13 @@ impl Reader {
     fn positional(&mut self, word: &str) {
         match word {
             "check" => self.out.verb = Verb::Check,
+            "top" => self.out.verb = Verb::Top,
             "help" => self.out.verb = Verb::Help,
             _ if self.after_unknown => (),
             "on" | "off" | "true" | "false" | "yes" | "no" => {
                 self.complain(word, "a switch takes its value after '=', as in --split-reads=off");
             }
-            _ => self.complain(word, "no such command; there is only 'check'"),
+            _ => self.complain(word, "no such command; there are 'check' and 'top'"),
         }
         self.after_unknown = false;
     }

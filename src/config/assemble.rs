@@ -50,7 +50,11 @@ pub fn assemble(
     });
     if work.problems.is_empty() {
         let config = Config { process, pools, warnings: work.warnings };
-        Ok(if verb == Verb::Check { Invocation::Check(config) } else { Invocation::Run(config) })
+        Ok(match verb {
+            Verb::Check => Invocation::Check(config),
+            Verb::Top => Invocation::Top(config),
+            Verb::Run | Verb::Version | Verb::Help => Invocation::Run(config),
+        })
     } else {
         Err(Problems(work.problems))
     }
@@ -100,9 +104,18 @@ impl Assembly<'_> {
                 self.problems.push(one.problem(format!("wants {wanted}")));
             }
         }
+        let path = source_of(&given, "handover_socket");
+        if let (Source::File { .. }, Some(directory)) = (&path, &self.directory) {
+            process.handover_socket = process.handover_socket.map(|path| directory.join(path));
+        }
         if process.reactors != 0 && !process.cpus.0.is_empty() {
             let text = "give either reactors or cpus: cpus already says how many";
             self.complain(source_of(&given, "cpus"), "cpus", None, text.to_string());
+        }
+        if let Some(address) = process.admin_listen.0.filter(|address| !address.ip().is_loopback())
+        {
+            let text = "whoever reaches it may read it, without a password";
+            self.warnings.push(format!("admin_listen = {address}: {text}"));
         }
         process
     }
@@ -110,7 +123,7 @@ impl Assembly<'_> {
     fn pools(&mut self, from_file: Vec<FilePool>, outside: Vec<Given>, verb: Verb) -> Vec<Pool> {
         let mut pools = Vec::new();
         if from_file.is_empty() {
-            if verb == Verb::Check && outside.is_empty() {
+            if matches!(verb, Verb::Check | Verb::Top) && outside.is_empty() {
                 return pools;
             }
             let pool = self.pool(Source::Nowhere, &outside, None);

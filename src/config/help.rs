@@ -19,6 +19,8 @@ pub fn help() -> String {
          \x20 ringway --listen IP:PORT --node HOST:PORT [--node HOST:PORT ...] [option ...]\n\
          \x20 ringway --config FILE [option ...]\n\
          \x20 ringway check [option ...]      say whether this host is ready, and what to change\n\
+         \x20 ringway top [option ...]        show what a running proxy of this host does, at its\n\
+         \x20                                 admin_listen\n\
          \x20 ringway --version | --help\n\
          \n\
          Example:\n\
@@ -42,7 +44,8 @@ pub fn help() -> String {
         }
     }
     out.push_str(
-        "\nSignals: SIGTERM or SIGINT drains (a second one stops at once).\n\
+        "\nSignals: SIGTERM or SIGINT drains (a second one stops at once), SIGHUP reads\n\
+         the configuration again.\n\
          Exit code: 0 done, 1 failed while starting or running, or host not ready, 2 wrong usage\n\
          or configuration.\n",
     );

@@ -11,6 +11,7 @@
 
 mod arguments;
 mod assemble;
+mod change;
 mod file;
 mod help;
 mod options;
@@ -21,10 +22,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
+pub use change::{Refusal, change, reload, shown};
 pub use help::{help, markdown_row};
 pub use options::{Group, Pool, Process, Row, Scope, User, rows};
 pub use problem::{Problem, Problems, Source, nearest};
-pub use value::{Cpus, LogLevel};
+pub use value::{Admin, Cpus, LogLevel};
 
 use value::Raw;
 
@@ -44,6 +46,8 @@ pub enum Invocation {
     Run(Config),
     /// `ringway check`: the pools may be missing.
     Check(Config),
+    /// `ringway top`: the same.
+    Top(Config),
     Version,
     Help,
 }
@@ -68,7 +72,7 @@ pub fn load(
     match arguments.verb {
         arguments::Verb::Help => return Ok(Invocation::Help),
         arguments::Verb::Version => return Ok(Invocation::Version),
-        arguments::Verb::Run | arguments::Verb::Check => (),
+        arguments::Verb::Run | arguments::Verb::Check | arguments::Verb::Top => (),
     }
     let variables = arguments::read_variables(variables);
     assemble::assemble(arguments, variables, read_file)

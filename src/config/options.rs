@@ -13,7 +13,7 @@ use crate::limits::{
     REQUEST_BULK_MAX, RING_SUBMISSIONS,
 };
 
-use super::value::{Cpus, LogLevel, Range, Raw, Value};
+use super::value::{Admin, Cpus, LogLevel, Range, Raw, Value};
 use crate::secret::Secret;
 
 const KIB: u64 = 1 << 10;
@@ -136,6 +136,17 @@ macro_rules! options {
                 }, )* ]
             }
 
+            /// Each option with its value, but no password.
+            pub fn shown(&self) -> Vec<(&'static str, String)> {
+                let all = vec![ $( (
+                    stringify!($field),
+                    self.$field.show($range),
+                    stringify!($type).contains("Secret"),
+                ), )* ];
+                let open = all.into_iter().filter(|(.., secret)| !secret);
+                open.map(|(name, value, _)| (name, value)).collect()
+            }
+
             /// Takes the value, or says what is wanted. `None`: no such option here.
             pub(super) fn set(&mut self, name: &str, raw: &Raw) -> Option<Result<(), String>> {
                 match name {
@@ -186,6 +197,14 @@ options! {
         Process drain_timeout_ms (drain_timeout_ms): u64 = 10_000, Range::Number(0, 3_600_000),
             "After SIGTERM: how long requests in flight may take before their connections are cut. \
              Keep it under the grace period of your service manager.";
+        Process handover_socket (handover_socket): Option<PathBuf> = None, Range::Any,
+            "A path at which the running process hands its listening sockets and its clients to the \
+             next one that is started with the same path. In a folder that only this user may \
+             write to.";
+        Addresses admin_listen (admin_listen): Admin = Admin::default(), Range::Any,
+            "Where the process tells of itself by HTTP: metrics, readiness, the slot map, a live page. \
+             It changes nothing and asks for no password, so keep it on loopback or in a trusted \
+             network.";
         Process log_level (log_level): LogLevel = LogLevel::Info, Range::Any,
             "What is logged to stderr: this level and the graver ones.";
     }
@@ -250,8 +269,7 @@ options! {
             "KEYS, which stops every primary while it runs.";
         Commands allow_config (allow_config): bool = false, Range::Any,
             "CONFIG GET at one node, CONFIG SET, RESETSTAT and REWRITE at all, replicas too. Whoever \
-             may send commands may then change the nodes. Off: CONFIG is about the proxy, and \
-             nothing can be set.";
+             may send commands may then change the nodes. Off: CONFIG is about the proxy alone.";
         Commands keys_max_bytes (keys_max_bytes): u64 = 64 * MIB, Range::Bytes(KIB, GIB),
             "Size of a merged KEYS reply; a larger one is answered with an error.";
         Commands ignore_select (ignore_select): bool = false, Range::Any,
@@ -265,6 +283,9 @@ options! {
              rounded up to a millisecond.";
         Commands slowlog_max_len (slowlog_max_len): u32 = 128, Range::Number(0, 100_000),
             "Entries that SLOWLOG keeps; 0 is no slow log.";
+        Commands sample_keys (sample_keys): bool = false, Range::Any,
+            "Look at the keys of one command in 64, and of each value of 16 KiB or more, for PROXY \
+             HOTKEYS and PROXY BIGKEYS.";
         Limits fence_lanes (fence_lanes): u8 = 2, Range::Number(1, 64),
             "Connections per node and reactor for what can compose its own reply (EVAL, FCALL, \
              modules), kept apart from the others' traffic. More for script-heavy work.";

@@ -235,7 +235,7 @@ fn pools_that_meet_are_refused() {
 
 #[test]
 fn words_and_files_that_do_not_exist_are_refused() {
-    refused(&["chekc"], &[], "", &["chekc: no such command; there is only 'check'"]);
+    refused(&["chekc"], &[], "", &["chekc: no such command; there are 'check' and 'top'"]);
     let expected = "--config \"nowhere\": cannot be read: no such file";
     refused(&["--config=nowhere"], &[], "", &[expected]);
     let expected = "RINGWAY_CONFIG \"nowhere\": cannot be read: no such file";
@@ -320,8 +320,30 @@ fn odd_words_and_names_are_told_in_one_line() {
         &[&PLAIN[..], &[""]].concat(),
         &[],
         "",
-        &["'': no such command; there is only 'check'"],
+        &["'': no such command; there are 'check' and 'top'"],
     );
     let expected = ["--a\\nb\\u{1b}[2J: no such option"];
     refused(&[&PLAIN[..], &["--a\nb\u{1b}[2J=c"]].concat(), &[], "", &expected);
+}
+
+#[test]
+fn admin_address_may_be_off_and_an_open_one_is_warned_of() {
+    let admin = |text: &str| {
+        let flag = format!("--admin-listen={text}");
+        let arguments = ["--listen=127.0.0.1:1", "--node=a:1", &flag].map(std::ffi::OsString::from);
+        match load(arguments, [], &|_| unreachable!()) {
+            Ok(Invocation::Run(config)) => {
+                Ok((config.process.admin_listen.0, config.warnings.len()))
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(problems) => Err(problems.to_string()),
+        }
+    };
+    assert_eq!(admin("off"), Ok((None, 0)));
+    assert_eq!(admin(""), Ok((None, 0)));
+    assert_eq!(admin("[::1]:9421"), Ok((Some("[::1]:9421".parse().unwrap()), 0)));
+    assert_eq!(admin("0.0.0.0:80"), Ok((Some("0.0.0.0:80".parse().unwrap()), 1)));
+    for wrong in ["9421", "127.0.0.1", "127.0.0.1:0", "localhost:9421"] {
+        assert!(admin(wrong).unwrap_err().contains("wants IP:PORT, or off"), "{wrong}");
+    }
 }

@@ -384,6 +384,41 @@ impl Value for Cpus {
     }
 }
 
+/// The address of the admin endpoint; none: it is off.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Admin(pub Option<SocketAddr>);
+
+impl Default for Admin {
+    fn default() -> Admin {
+        Admin(Some(SocketAddr::from(([127, 0, 0, 1], 9421))))
+    }
+}
+
+impl Value for Admin {
+    const PLACEHOLDER: &'static str = "IP:PORT|off";
+
+    fn read(raw: &Raw, range: Range) -> Result<Admin, String> {
+        match raw {
+            Raw::Boolean(false) => Ok(Admin(None)),
+            Raw::Text(text) if matches!(text.trim(), "" | "off" | "none" | "no") => Ok(Admin(None)),
+            Raw::Text(text) => {
+                let address = text.trim().parse().ok();
+                let address = address.filter(|address: &SocketAddr| address.port() > 0);
+                address.map(|address| Admin(Some(address))).ok_or_else(|| Self::wanted(range))
+            }
+            _ => Err(Self::wanted(range)),
+        }
+    }
+
+    fn show(&self, _: Range) -> String {
+        self.0.map_or_else(|| "off".to_string(), |address| address.to_string())
+    }
+
+    fn wanted(_: Range) -> String {
+        "IP:PORT, or off".to_string()
+    }
+}
+
 /// Addresses to listen on.
 impl Value for Vec<SocketAddr> {
     const PLACEHOLDER: &'static str = "IP:PORT";

@@ -56,6 +56,8 @@ const _: () = assert!(UNANSWERED_MAX as u64 + limits::REQUEST_TOTAL_MAX < i32::M
 #[derive(Debug)]
 struct Chunk {
     end: u32,
+    /// When it was given to the kernel.
+    handed_ms: u64,
     bytes: Vec<u8>,
 }
 
@@ -79,8 +81,14 @@ pub struct Backend {
     head: u32,
     tail: u32,
     count: u32,
+    /// Requests ever put into the FIFO and not yet counted for the node.
+    pub asked: u64,
+    /// Bytes of the reply that is being passed on in pieces.
+    pub streamed: u64,
     written: u32,
     handed: u32,
+    /// When the last piece was given to the kernel.
+    handed_ms: u64,
     answered: u32,
     pub scanner: ReplyScanner,
     pub output: Output,
@@ -128,8 +136,11 @@ impl Backend {
             head: NONE,
             tail: NONE,
             count: 0,
+            asked: 0,
+            streamed: 0,
             written: 0,
             handed: 0,
+            handed_ms: 0,
             answered: 0,
             scanner: ReplyScanner::default(),
             output: Output::default(),
@@ -224,6 +235,7 @@ impl Backend {
         }
         self.tail = request;
         self.count += 1;
+        self.asked += 1;
     }
 
     /// Takes the oldest request off: its reply has been read whole. Its bytes are kept until
@@ -258,7 +270,8 @@ impl Backend {
 
     /// Takes the next piece to send.
     #[inline]
-    pub fn take_piece(&mut self, pool: &mut Pool) -> Vec<u8> {
+    pub fn take_piece(&mut self, pool: &mut Pool, now_ms: u64) -> Vec<u8> {
+        self.handed_ms = now_ms;
         let piece = self.output.take(pool);
         self.handed = self.handed.wrapping_add(piece.len() as u32);
         piece
@@ -268,7 +281,7 @@ impl Backend {
     #[inline]
     pub fn keep_sent(&mut self, bytes: Vec<u8>) {
         self.output.sent();
-        self.sent.push_back(Chunk { end: self.handed, bytes });
+        self.sent.push_back(Chunk { end: self.handed, handed_ms: self.handed_ms, bytes });
     }
 
     /// Fenced: something is in flight, so only its owner may add to it.
@@ -286,14 +299,22 @@ impl Backend {
         if self.is_unwritten(start) {
             return self.output.copy_unsent(start.wrapping_sub(self.handed) as usize, len as usize);
         }
-        for chunk in &self.sent {
+        let (chunk, offset) = self.chunk_of(start)?;
+        chunk.bytes.get(offset..offset + len as usize).map(<[u8]>::to_vec)
+    }
+
+    /// When a request's bytes were given to the kernel; `None`: not yet.
+    pub fn handed_ms(&self, start: u32) -> Option<u64> {
+        let being_sent = || (!self.is_unwritten(start)).then_some(self.handed_ms);
+        self.chunk_of(start).map(|(chunk, _)| chunk.handed_ms).or_else(being_sent)
+    }
+
+    fn chunk_of(&self, start: u32) -> Option<(&Chunk, usize)> {
+        self.sent.iter().find_map(|chunk| {
             let begin = chunk.end.wrapping_sub(chunk.bytes.len() as u32);
             let offset = start.wrapping_sub(begin) as usize;
-            if offset < chunk.bytes.len() {
-                return chunk.bytes.get(offset..offset + len as usize).map(<[u8]>::to_vec);
-            }
-        }
-        None
+            (offset < chunk.bytes.len()).then_some((chunk, offset))
+        })
     }
 
     /// Empties everything that belonged to the old connection. The FIFO was taken before.
@@ -357,11 +378,14 @@ mod tests {
             |requests: &Requests, request: u32| (requests[request].start, requests[request].len);
         let (start, len) = place(&requests, second);
         assert!(backend.is_unwritten(start));
+        assert_eq!(backend.handed_ms(start), None);
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));
         let mut pool = Pool::new(64, 1024, 4);
-        let piece = backend.take_piece(&mut pool);
+        let piece = backend.take_piece(&mut pool, 7);
         assert_eq!(backend.bytes_of(start, len), None, "the kernel has them");
+        assert_eq!(backend.handed_ms(start), Some(7));
         backend.keep_sent(piece);
+        assert_eq!(backend.handed_ms(start), Some(7));
         backend.retire(&mut pool);
         assert!(!backend.is_unwritten(start));
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));

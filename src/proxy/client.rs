@@ -123,6 +123,10 @@ pub struct Client {
     /// Logged in, wants its replies, is in the first database and in the middle of nothing:
     /// requests take the short way.
     pub plain: bool,
+    /// The process ends and it is to be given away: nothing further is run, nor read.
+    pub leaving: bool,
+    /// The driver was told of it, and will ask for what goes along.
+    pub offered: bool,
     /// In the list of those to be run on at the end of the turn.
     pub resuming: bool,
     /// A part of a reply has been sent: if its node is lost, so is this client.
@@ -165,6 +169,8 @@ impl Client {
             ended: false,
             barrier: false,
             plain: session.authenticated,
+            leaving: false,
+            offered: false,
             resuming: false,
             torn: false,
             generation,
@@ -233,6 +239,7 @@ impl Client {
     pub fn may_run(&self, requests_max: u32, output_soft: usize) -> bool {
         self.phase == Phase::Open
             && !self.barrier
+            && !self.leaving
             && self.in_flight < requests_max.min(self.window.requests)
             && self.output.pending() + self.stored < output_soft
     }

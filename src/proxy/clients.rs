@@ -73,6 +73,8 @@ impl Proxy {
     /// all pools: those of others go on.
     pub(super) fn reset_counts(&mut self) {
         self.tally = Tally::default();
+        self.counts = super::facts::Counts::default();
+        self.rhythm.step(0);
         let totals = &mut self.totals;
         let counts = [
             &mut totals.connections_accepted,
@@ -107,6 +109,7 @@ impl Proxy {
         World {
             identity: &self.identity,
             topology: self.topology.as_deref(),
+            databases: self.databases.announced,
             totals: &self.totals,
             now_ms: self.now.ms,
             unix_us: self.now.unix_us,

@@ -95,7 +95,7 @@ impl Proxy {
         backend.output.sending = true;
         backend.handshake_sending = true;
         let socket = backend.socket;
-        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
+        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes, last: false });
     }
 
     /// What is said first. There is always something, so that a greeting error (too many clients,
@@ -197,11 +197,11 @@ impl Proxy {
         {
             return;
         }
-        let bytes = backend.take_piece(&mut self.backend_pool);
+        let bytes = backend.take_piece(&mut self.backend_pool, self.now.ms);
         self.urgent |= backend.output.has_to_send() || !backend.awaiting.is_empty();
         let socket = backend.socket;
         self.tally.sends_to_nodes += 1;
-        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes });
+        self.actions.push(Action::Send { conn: Conn::Backend(b), socket, bytes, last: false });
     }
 
     pub(super) fn handle_backend_sent(&mut self, b: u32, buffer: Vec<u8>, ok: bool) {
@@ -322,6 +322,7 @@ impl Proxy {
         self.tally.backend_failures += 1;
         self.tally.backend_surprises += u64::from(why == Why::Surprise);
         let backend = &mut self.backends[b as usize];
+        self.nodes[backend.node].counts.losses += 1;
         // What failed long ago, before anybody wanted it again, says nothing of now.
         let unwanted_ms = backend.since_ms.saturating_sub(backend.retry_at_ms);
         if backend.failures == 0 || unwanted_ms > BACKOFF_MAX_MS {
@@ -463,7 +464,7 @@ impl Proxy {
             Lane::Subscriber => entry.subscriber = NONE,
             Lane::Private => (),
         }
-        self.backends_free.push(b);
+        self.free_backend(b);
     }
 
     /// Whether a backend can be written to right now or soon.

@@ -50,11 +50,13 @@ pub struct Databases {
     said: AHashMap<u32, Said>,
     /// By seat: the number of its database. That of the first is 0 for ever.
     seats: Vec<u32>,
+    /// How many each node has; `None`: nobody tells.
+    pub announced: Option<u64>,
 }
 
 impl Default for Databases {
     fn default() -> Databases {
-        Databases { said: AHashMap::new(), seats: vec![0] }
+        Databases { said: AHashMap::new(), seats: vec![0], announced: None }
     }
 }
 

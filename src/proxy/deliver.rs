@@ -11,6 +11,7 @@ use super::Proxy;
 use super::backend::{Lane, Phase};
 use super::client;
 use super::connect::Why;
+use super::hot_keys::BIG_BYTES;
 use super::request::{Marks, State};
 use super::types::NONE;
 use crate::limits;
@@ -73,8 +74,14 @@ impl Proxy {
 
     #[inline]
     fn whole_reply(&mut self, b: u32, r: u32, reply: &[u8]) {
-        if reply[0] == b'-' && classify_error(reply) != ErrorKind::Other {
-            return self.handle_error_reply(b, r, reply);
+        if reply[0] == b'-' {
+            self.count_node_error(b);
+            if classify_error(reply) != ErrorKind::Other {
+                return self.handle_error_reply(b, r, reply);
+            }
+        }
+        if reply.len() >= BIG_BYTES {
+            self.note_big_reply(b, r, reply.len() as u64);
         }
         let backend = &mut self.backends[b as usize];
         backend.pop(&self.requests);
@@ -121,6 +128,9 @@ impl Proxy {
             return;
         }
         if fenced {
+            if is_error {
+                self.count_node_error(b);
+            }
             return self.handle_fenced_reply(b, r);
         }
         let reply = self.requests.take_reply(r);
@@ -173,9 +183,16 @@ impl Proxy {
             client.output.append_uncommitted(&kept, &mut self.client_pool);
         }
         client.output.append_uncommitted(piece, &mut self.client_pool);
+        let backend = &mut self.backends[b as usize];
+        let before = if started { kept.len() as u64 } else { backend.streamed };
+        backend.streamed = before + piece.len() as u64;
         if ended {
+            let bytes = backend.streamed;
             client.output.commit();
             client.torn = false;
+            if bytes >= BIG_BYTES as u64 {
+                self.note_big_reply(b, r, bytes);
+            }
             self.note_if_slow(r);
             self.backends[b as usize].pop(&self.requests);
             self.release_messages(c);
@@ -208,10 +225,12 @@ impl Proxy {
         }
         let c = entry.client;
         self.note_if_slow(r);
+        if reply.first() == Some(&b'-') {
+            self.count_error(reply);
+        }
         let entry = &self.requests[r];
         let client = &mut self.clients[c];
         assert_eq!(client.generation, entry.client_generation, "a reply is its own client's");
-        self.tally.error_replies += u64::from(reply.first() == Some(&b'-'));
         if client.head != r {
             return self.store(r, reply);
         }

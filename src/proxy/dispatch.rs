@@ -11,7 +11,6 @@ use super::{Action, Note, Proxy};
 use crate::cluster::{UNOWNED, slot_of};
 use crate::command::learned::LearnedCommand;
 use crate::command::{self, Args, Class, Command, KeyError, LookupError};
-use crate::metrics::SAMPLE_EVERY;
 use crate::resp::{Span, Version, request};
 
 /// Where a whole request's bytes are.
@@ -73,12 +72,12 @@ impl Proxy {
         if self.monitors.active {
             self.show(c, command, &args);
         }
+        self.count_command(command);
+        if self.rhythm.is_due(self.tally.commands) {
+            self.look_closer(command, &args);
+        }
         let client = &mut self.clients[c];
         client.session.command_started(command.id, self.now.ms);
-        self.tally.commands += 1;
-        if self.tally.commands & (SAMPLE_EVERY - 1) == 0 {
-            self.requests.arm_sample(self.now.unix_us);
-        }
         if let Some(word) = command.route_fast()
             && client.plain
             && let Some(key) = args.get(usize::from(word))
@@ -96,6 +95,14 @@ impl Proxy {
         }
         self.clients[c].refresh_plain();
         ran
+    }
+
+    /// One command in many is timed, and its keys are looked at.
+    #[cold]
+    fn look_closer(&mut self, command: &Command, args: &Args) {
+        self.rhythm.step(self.tally.commands);
+        self.requests.sample.arm(self.now.unix_us);
+        self.sample_keys(command, args);
     }
 
     fn run_slow(
@@ -142,7 +149,9 @@ impl Proxy {
             Class::AnyNode if command.name == "SCRIPT|SHOW" => self.run_show(asked, &args),
             Class::AnyNode => self.run_any_node(asked, &args),
             Class::Local if local::info_needs_nodes(command, &args) => self.run_info(asked, &args),
-            Class::Local if self.is_config_of_nodes(command) => self.run_config(asked, &args),
+            Class::Local if command.name.starts_with("CONFIG|") => {
+                self.run_config(self.config_of(command, &args), asked, &args)
+            }
             Class::Local if is_info_nodes(command, &args) => {
                 let args = Args { bytes: b"*1\r\n$4\r\nINFO\r\n", spans: &[] };
                 self.ask_primaries(asked, &args, Merge::NodeFacts, &[])
@@ -183,6 +192,13 @@ impl Proxy {
         self.tally.commands += 1;
         if name.eq_ignore_ascii_case(b"PROXY") {
             return self.run_own(c, &args);
+        }
+        if let (b"CLIENT", Some(b"MAINT_NOTIFICATIONS")) = (
+            name.to_ascii_uppercase().as_slice(),
+            args.get(1).map(<[u8]>::to_ascii_uppercase).as_deref(),
+        ) && args.len() > 2
+        {
+            return self.run_maint_notifications(c, &args);
         }
         if let LookupError::UnknownCommand = error
             && self.clients[c].session.authenticated
@@ -266,7 +282,7 @@ impl Proxy {
             (Ok(()), Some(_)) => match command::split_shape(asked.command, &args, &keys) {
                 Some(shape) if allowed => self.fan_out_keys(asked, &args, &keys, &shape),
                 Some(_) | None => {
-                    self.tally.crossslot += 1;
+                    self.count_crossslot(asked.command);
                     self.answer_with(asked.client, errors::crossslot);
                     self.keys = keys;
                     return Ran::Yes;
@@ -380,7 +396,7 @@ impl Proxy {
         let mut keys = Vec::new();
         // Where the rules fail, the node judges.
         let _ = known.keys_of(&args, &mut keys);
-        let slot = self.slot_of_words(&args, &keys);
+        let slot = self.slot_of_words(command, &args, &keys);
         let marks = self.marks_of(c, command).with(Marks::FENCED);
         let asked = Asked { client: c, command, marks };
         if self.is_queuing(c) {
@@ -418,19 +434,24 @@ impl Proxy {
                 Err(out)
             }
             // Where the words are in doubt, the node judges.
-            None => self.slot_of_words(args, &keys),
+            None => self.slot_of_words(command, args, &keys),
         };
         self.keys = keys;
         slot
     }
 
-    fn slot_of_words(&mut self, args: &Args, keys: &[u32]) -> Result<Option<u16>, Vec<u8>> {
+    fn slot_of_words(
+        &mut self,
+        command: &Command,
+        args: &Args,
+        keys: &[u32],
+    ) -> Result<Option<u16>, Vec<u8>> {
         let mut slots = keys.iter().filter_map(|&key| args.get(key as usize)).map(slot_of);
         let first = slots.next();
         if first.is_none_or(|first| slots.all(|slot| slot == first)) {
             return Ok(first);
         }
-        self.tally.crossslot += 1;
+        self.count_crossslot(command);
         let mut out = Vec::new();
         errors::crossslot(&mut out);
         Err(out)
@@ -483,7 +504,10 @@ impl Proxy {
         }
         let client = &mut self.clients[c];
         if client.head == NONE {
-            self.tally.error_replies += u64::from(reply[0] == b'-');
+            if reply[0] == b'-' {
+                self.count_error(reply);
+            }
+            let client = &mut self.clients[c];
             client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
             return self.mark_client_dirty(c);
         }

@@ -11,7 +11,7 @@ use super::split::{Cut, Merge};
 use super::types::{NO_SLOT, NONE};
 use super::walk::wanted::slot_of_pattern;
 use crate::cluster::{SLOTS, UNOWNED, slot_of};
-use crate::command::{self, Args, Class, Command, SplitShape};
+use crate::command::{self, Args, Class, SplitShape};
 use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
 use crate::resp::{Version, write};
 
@@ -155,6 +155,9 @@ impl Proxy {
         self.splits[s].parts = parts;
         if let Some(database) = self.splits[s].database {
             self.finish_select(s, database, &mut out);
+        }
+        if let Some(digest) = self.splits[s].script {
+            self.finish_load(&digest, &out);
         }
         self.answer_parent(s, out);
     }
@@ -347,13 +350,14 @@ impl Proxy {
         if self.waits_for_elders(asked.client) {
             return Ran::HoldBack;
         }
-        self.note_script(asked.command.name, args);
         let nodes: Vec<u16> =
             self.nodes.indexes().filter(|&node| self.nodes[node].present).collect();
         if nodes.is_empty() {
             return self.no_map(asked);
         }
+        let script = self.note_script(asked.command.name, args);
         let s = self.open_parent(asked, Merge::of_policy(asked.command.policy));
+        self.splits[s].script = script;
         for node in nodes {
             let mut marks = asked.marks.with(Marks::BY_NODE);
             if !self.nodes[node].primary {
@@ -364,20 +368,6 @@ impl Proxy {
         }
         self.launch_all(s, args.bytes);
         Ran::Yes
-    }
-
-    /// Is this a CONFIG that goes to the nodes?
-    pub(super) fn is_config_of_nodes(&self, command: &Command) -> bool {
-        let shared = ["CONFIG|GET", "CONFIG|SET", "CONFIG|RESETSTAT", "CONFIG|REWRITE"];
-        self.settings.allow_config && shared.contains(&command.name)
-    }
-
-    /// CONFIG of the nodes: all are changed alike, so one can say what holds.
-    pub(super) fn run_config(&mut self, asked: Asked, args: &Args) -> Ran {
-        match asked.command.name {
-            "CONFIG|GET" => self.run_any_node(asked, args),
-            _ => self.run_every_node(asked, args),
-        }
     }
 
     /// Class J: one primary, not always the same.

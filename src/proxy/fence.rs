@@ -19,7 +19,8 @@ use super::local::errors;
 use super::nodes::{face_of, version_of};
 use super::request::{Marks, State};
 use super::route::Next;
-use super::types::{Action, NONE, Note};
+use super::scripts::is_no_script;
+use super::types::{Action, NO_SLOT, NONE, Note};
 use crate::resp::Version;
 use crate::resp::reply::{ErrorKind, classify_error};
 use crate::resp::request::encode_request;
@@ -172,6 +173,10 @@ impl Proxy {
             entry.marks.unset(Marks::ASKING);
             self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));
         }
+        // It was sent where a redirect said; should it have to go again, the map says where.
+        if self.requests[r].marks.speaks_for_itself() && self.requests[r].slot != NO_SLOT {
+            self.requests[r].marks.unset(Marks::BY_NODE);
+        }
         self.enqueue(r, b, Bytes::Own(bytes));
         let nonce = format!("{:016x}{:016x}", self.random(), self.random());
         let echo = self.enqueue_internal(b, |out| {
@@ -222,13 +227,15 @@ impl Proxy {
         self.serve_fence_queue(node);
     }
 
-    /// A refused leg may have to be sent again after the buffer with its bytes is gone. Called
+    /// A refused leg may have to be sent again after the buffer with its bytes is gone, and a body
+    /// that is no script is to be forgotten. Called
     /// again when a send comes back: until then the kernel may have them.
     pub(super) fn keep_bytes_of_refused(&mut self, b: u32, r: u32) {
         let entry = &self.requests[r];
         let line = self.requests.reply(r);
-        let refused = line.first() == Some(&b'-') && classify_error(line) != ErrorKind::Other;
-        if refused && entry.client != NONE {
+        let is_error = line.first() == Some(&b'-');
+        let refused = is_error && classify_error(line) != ErrorKind::Other;
+        if (refused || is_no_script(line)) && entry.client != NONE {
             let bytes = self.backends[b as usize].bytes_of(entry.start, entry.len);
             self.requests.set_own(r, bytes.unwrap_or_default());
         }
@@ -244,7 +251,10 @@ impl Proxy {
         let cause = self.cause_of_abort(r, &reply);
         let line = cause.as_deref().unwrap_or(&reply);
         match self.decide(r, line) {
-            Next::Answer => self.complete(r, &reply),
+            Next::Answer => {
+                self.forget_if_no_script(r, &bytes, &reply);
+                self.complete(r, &reply);
+            }
             next if !bytes.is_empty() => self.act(r, next, line, bytes),
             _ => self.await_bytes(b, r, line),
         }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
 use super::dispatch::{Ran, Source};
+use super::hot_keys::BIG_BYTES;
 use super::{Action, Note, Proxy};
 use crate::command::{self, Args, Class};
 use crate::resp::request::{Parsed, ProtocolError, RequestParser, decode_inline};
@@ -118,7 +119,13 @@ impl Proxy {
         match *parsed {
             Parsed::Array { len, canonical: true } => {
                 let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
-                (ran == Ran::Yes).then_some(len)
+                if ran == Ran::HoldBack {
+                    return None;
+                }
+                if len >= BIG_BYTES {
+                    self.note_big_request(&Args { bytes: &rest[..len], spans });
+                }
+                Some(len)
             }
             Parsed::Array { len, canonical: false } => {
                 let parts: Vec<&[u8]> = spans.iter().map(|span| span.of(rest)).collect();
@@ -218,6 +225,7 @@ impl Proxy {
                 if !self.may_run(c) || len < super::output::LARGE || may_wait(&whole) {
                     return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
                 }
+                self.note_big_request(&whole);
                 let bytes = std::mem::take(&mut partial.bytes);
                 let ran = self.run(c, Source::Owned(bytes), &partial.args);
                 (ran == Ran::Yes).then_some(len)
@@ -272,7 +280,7 @@ impl Proxy {
         let client = &mut self.clients[c];
         let kept = client.partial.as_ref().map_or(0, |partial| partial.waiting());
         let held_back = client.held_back && !(blocked && kept <= READ_AHEAD_MAX);
-        let stop = held_back || client.slowed;
+        let stop = held_back || client.slowed || client.leaving;
         if stop == client.reading_stopped {
             return;
         }
@@ -313,8 +321,13 @@ impl Proxy {
         if client.phase == Phase::Last && client.is_done() {
             return self.close_client(c);
         }
+        if self.leaving.active {
+            self.let_go(c);
+        }
+        let client = &self.clients[c];
         let most = self.ladder.requests_max(self.settings.client_requests_max);
         let may = client.may_resume(most, self.settings.client_output_soft);
+        let client = &mut self.clients[c];
         if !client.held_back || !may {
             return;
         }

@@ -57,6 +57,12 @@ impl Ladder {
         self.percent >= REFUSE
     }
 
+    /// 0: nothing is short; 1 to 4: `TRIM`, `SLOW`, `REFUSE`, `CLOSE`.
+    pub(super) fn step(&self) -> u8 {
+        let steps = [TRIM, SLOW, REFUSE, CLOSE];
+        steps.iter().filter(|&&step| self.percent >= step).count() as u8
+    }
+
     /// Some clients are not read from now on.
     fn begin(&mut self, now_ms: u64) {
         self.slowed = true;

@@ -22,7 +22,7 @@
 //! (WAIT) and `synced` (WAITAOF), `private` (backends of single clients), `memory` (when it runs
 //! short), `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
 //! `receivers` (what all reactors answer together), `own` (PROXY), `databases` (SELECT), `slowlog`,
-//! `monitor`.
+//! `monitor`, and what it tells of itself: `sample`, `hot_keys`, `facts`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 
@@ -34,11 +34,14 @@ mod connect;
 mod databases;
 mod deliver;
 mod dispatch;
+pub mod facts;
 mod fanout;
 mod fence;
+pub mod hot_keys;
 mod intake;
 mod introspect;
 mod launch;
+mod leaving;
 pub mod local;
 mod memory;
 mod mode;
@@ -49,6 +52,7 @@ mod nodes;
 mod output;
 mod overtaken;
 mod own;
+mod parcel;
 pub mod peers;
 mod private;
 mod pubsub;
@@ -58,9 +62,11 @@ mod repeats;
 mod replicas;
 pub mod request;
 mod route;
+mod sample;
 mod scan;
 mod scripts;
 pub mod session;
+mod settings;
 mod slowlog;
 pub mod split;
 mod subscribe;
@@ -80,13 +86,15 @@ use ahash::RandomState;
 
 use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
 use crate::command::Learned;
-use crate::limits;
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
 use databases::Databases;
+use facts::Counts;
 use fanout::Mapless;
+use hot_keys::KeyWatch;
+use leaving::Leaving;
 use local::{Identity, Totals};
 use memory::Ladder;
 use monitor::Monitors;
@@ -98,6 +106,7 @@ use receivers::Receivers;
 use recover::News;
 use repeats::Repeats;
 use request::Requests;
+use sample::Rhythm;
 use scripts::Scripts;
 use session::Session;
 use slowlog::SlowLog;
@@ -124,6 +133,9 @@ pub struct Tally {
     /// Not read for a while because memory was short.
     pub clients_slowed: u64,
     pub clients_closed_for_memory: u64,
+    /// To the next process, and from the one before.
+    pub clients_given: u64,
+    pub clients_taken: u64,
     pub backend_connects: u64,
     pub backend_failures: u64,
     pub backend_surprises: u64,
@@ -155,6 +167,8 @@ impl Tally {
         self.clients_over_limit += other.clients_over_limit;
         self.clients_slowed += other.clients_slowed;
         self.clients_closed_for_memory += other.clients_closed_for_memory;
+        self.clients_given += other.clients_given;
+        self.clients_taken += other.clients_taken;
         self.backend_connects += other.backend_connects;
         self.backend_failures += other.backend_failures;
         self.backend_surprises += other.backend_surprises;
@@ -224,6 +238,11 @@ pub struct Proxy {
     repeats: Repeats,
     /// What of them is this proxy's, of the counts that INFO must not be late with.
     own_totals: [u64; 6],
+    counts: Counts,
+    /// Bytes of one word and of a request that the nodes take, as far as they say.
+    node_bounds: (Option<u64>, Option<u64>),
+    key_watch: KeyWatch,
+    rhythm: Rhythm,
     client_pool: Pool,
     backend_pool: Pool,
     /// Boxed because idle clients hold a pointer, not the struct.
@@ -253,7 +272,7 @@ pub struct Proxy {
     limits_unauthenticated: RequestLimits,
     next_client_id: u64,
     client_id_step: u64,
-    draining: bool,
+    leaving: Leaving,
     blocked_clients: usize,
     /// Somebody waits for the end of a send that may be over as soon as it is submitted.
     urgent: bool,
@@ -283,6 +302,7 @@ impl Proxy {
             total_max: settings.client_query_limit as u64,
             ..RequestLimits::default()
         };
+        let random = RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]);
         Proxy {
             identity,
             clients: Clients::default(),
@@ -307,6 +327,10 @@ impl Proxy {
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             repeats: Repeats::default(),
             own_totals: [0; 6],
+            counts: Counts::default(),
+            node_bounds: (None, None),
+            key_watch: KeyWatch::new(settings.sample_keys, random.clone()),
+            rhythm: Rhythm::new(seed[0]),
             client_pool: Pool::new(1024, 64 * 1024, 4096),
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
@@ -326,13 +350,13 @@ impl Proxy {
             merged: Vec::new(),
             lost: Vec::new(),
             cut: Cut::default(),
-            random: RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]),
+            random,
             random_count: 0,
             limits,
             limits_unauthenticated: RequestLimits::unauthenticated(),
             next_client_id: first_client_id,
             client_id_step,
-            draining: false,
+            leaving: Leaving::default(),
             blocked_clients: 0,
             urgent: false,
             tally: Tally::default(),
@@ -350,7 +374,8 @@ impl Proxy {
     ) -> Option<u32> {
         self.now = now;
         let full = self.clients.open_count() >= self.settings.clients_max as usize;
-        if self.draining || full || self.ladder.refuses() {
+        // One that was accepted late by a process that ends is served, or given away, too.
+        if full || self.ladder.refuses() {
             self.tally.clients_refused += 1;
             return None;
         }
@@ -364,12 +389,12 @@ impl Proxy {
     /// The line that a refused client is sent, and why it was refused, for the log.
     pub fn refusal(&self) -> (Vec<u8>, &'static str) {
         let mut out = Vec::new();
-        if self.ladder.refuses() && !self.draining {
+        if self.ladder.refuses() {
             local::errors::no_memory(&mut out);
             return (out, "memory_limit");
         }
         local::errors::maxclients(&mut out);
-        (out, if self.draining { "draining" } else { "maxclients" })
+        (out, "maxclients")
     }
 
     /// Bytes have come.
@@ -435,7 +460,8 @@ impl Proxy {
         if client.head == NONE {
             client.barrier = false;
         }
-        let interesting = client.partial.is_some() || client.phase == Phase::Last;
+        let interesting =
+            client.partial.is_some() || client.phase == Phase::Last || self.leaving.active;
         if interesting && !client.resuming {
             client.resuming = true;
             self.resuming.push(c);
@@ -520,31 +546,9 @@ impl Proxy {
         self.learned = Some(learned);
     }
 
-    /// What the nodes take in, as far as they tell: a word, a request. A larger one is refused as a
-    /// node would refuse it; sent, it would end the connection that all clients share.
-    pub fn handle_request_bounds(&mut self, bulk_max: Option<u64>, query_max: Option<u64>) {
-        let own = self.settings.client_query_limit as u64;
-        let whole = query_max.unwrap_or(u64::MAX).saturating_sub(limits::NODE_READ_AHEAD);
-        let bulk = bulk_max.unwrap_or(u64::MAX).min(self.settings.client_bulk_limit);
-        for limits in [&mut self.limits, &mut self.limits_unauthenticated] {
-            limits.total_max = own.min(whole);
-        }
-        self.limits.bulk_max = bulk;
-    }
-
     pub fn handle_totals(&mut self, totals: Totals) {
         self.totals = totals;
         self.own_totals = self.own_counts();
-    }
-
-    /// Takes no further client; those who are here are answered what they asked and closed.
-    pub fn handle_drain(&mut self, now: Now) {
-        self.now = now;
-        self.draining = true;
-        let open: Vec<u32> = self.clients.indexes().collect();
-        for c in open {
-            self.handle_client_end(c, false);
-        }
     }
 
     /// Looks at deadlines. Cheap when none is near.
@@ -558,6 +562,7 @@ impl Proxy {
             self.check_inquiries();
             self.check_mapless();
         }
+        self.check_leaving();
         self.wake_waiting(News::Time);
         if now.ms >= self.next_tidy_ms {
             self.next_tidy_ms = now.ms + TIDY_EVERY_MS;
@@ -574,7 +579,8 @@ impl Proxy {
             self.next_tidy_ms
         };
         let check = if self.resuming.is_empty() { check } else { self.now.ms };
-        check.min(self.waits.next_ms).min(self.ladder.deadline())
+        let leaving = self.leaving.next_deadline();
+        check.min(self.waits.next_ms).min(self.ladder.deadline()).min(leaving)
     }
 
     /// The same, for a driver that now sleeps until then.
@@ -619,18 +625,15 @@ impl Proxy {
         self.urgent |= !self.resuming.is_empty();
     }
 
-    /// Once a turn: how long a request took that was timed and has been answered, microseconds.
-    #[inline]
-    pub fn take_sample(&mut self) -> Option<u64> {
-        self.requests.take_sample(self.now.unix_us)
-    }
-
     /// Whether the driver should look for ended sends right after submitting them, without sleep.
     pub fn take_urgent(&mut self) -> bool {
         std::mem::take(&mut self.urgent)
     }
 
     fn flush_client(&mut self, c: u32) {
+        if self.leaving.active {
+            self.let_go(c);
+        }
         let client = &mut self.clients[c];
         client.dirty = false;
         if !matches!(client.phase, Phase::Open | Phase::Last) || client.output.sending {
@@ -642,7 +645,9 @@ impl Proxy {
                 client.held_back || client.phase == Phase::Last || client.output.has_to_send();
             let socket = client.socket;
             self.tally.sends_to_clients += 1;
-            self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes });
+            let rest = client.head != NONE || client.output.has_to_send();
+            let last = client.phase == Phase::Last && !rest;
+            self.actions.push(Action::Send { conn: Conn::Client(c), socket, bytes, last });
         } else if client.phase == Phase::Last && client.is_done() {
             self.close_client(c);
         }
@@ -673,6 +678,7 @@ impl Proxy {
         self.partials.truncate(self.partials.len() / 2);
         self.close_spare_backends();
         self.tidy_monitors();
+        self.key_watch.pass(TIDY_EVERY_MS);
         let now = self.now.ms;
         let (idle, stall) = (self.settings.client_idle_ms, self.settings.client_stall_ms);
         let soft = self.settings.client_output_soft;
@@ -698,6 +704,11 @@ impl Proxy {
     fn random(&mut self) -> u64 {
         self.random_count += 1;
         self.random.hash_one(self.random_count)
+    }
+
+    /// Whether it knows the slots' nodes.
+    pub fn has_map(&self) -> bool {
+        self.topology.is_some()
     }
 
     pub fn clients_open(&self) -> usize {

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 
 use ahash::AHashMap;
 
+use super::facts::NodeCounts;
 use super::types::NONE;
 use crate::cluster::{Endpoint, Role, Topology, UNOWNED};
 use crate::resp::Version;
@@ -52,6 +53,7 @@ pub struct Node {
     pub no_fence_until_ms: u64,
     /// Requests that wait for a free fenced backend, by face.
     pub fence_queue: Vec<VecDeque<u32>>,
+    pub counts: NodeCounts,
 }
 
 #[derive(Debug, Default)]
@@ -123,6 +125,7 @@ impl Nodes {
             no_fence_until_ms: 0,
             private: Vec::new(),
             fence_queue: Vec::new(),
+            counts: NodeCounts::default(),
         };
         // An entry that nothing refers to any more is taken again, so that the table does not grow
         // with each address a node ever had.
@@ -169,7 +172,7 @@ impl Nodes {
         self.aliases.insert(endpoint.clone(), address);
     }
 
-    pub fn indexes(&self) -> impl Iterator<Item = u16> + use<> {
+    pub fn indexes(&self) -> std::ops::Range<u16> {
         0..self.entries.len() as u16
     }
 }

@@ -11,13 +11,16 @@ use std::fmt::Write;
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
+use super::hot_keys::KeyQuery;
 use super::launch::Bytes;
-use super::local::{self, errors};
+use super::local::{self, LogQuery, errors};
+use super::peers::Query;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NO_SLOT;
 use crate::cluster::{Role, SLOTS};
 use crate::command::{self, Args, Class};
+use crate::resp::number::read_integer;
 use crate::resp::request::encode_request;
 use crate::resp::{Version, write};
 
@@ -27,6 +30,9 @@ pub(super) const AT_NODE: u16 = u16::MAX - 1;
 /// They take the connection to where one reply for one command is not what comes.
 const NEVER_AT_NODE: [&str; 8] =
     ["MULTI", "WATCH", "MONITOR", "SYNC", "PSYNC", "CLIENT|REPLY", "REPLCONF", "HELLO"];
+
+/// Entries of PROXY SLOWLOG when no number is given.
+const SLOW_SHOWN: i64 = 10;
 
 impl Proxy {
     /// A command that begins with PROXY. Its name is no server's, so it stands in no table.
@@ -52,12 +58,33 @@ impl Proxy {
             (b"NODES", 2) => return self.list_nodes(c),
             (b"NODE", 4..) if !self.is_admin(c) => return self.refuse_user(c, "proxy|node"),
             (b"NODE", 4..) => self.run_at_node(asked, args),
+            (b"HOTKEYS" | b"BIGKEYS", 2..=3) if !self.is_admin(c) => {
+                let name = if sub == b"HOTKEYS" { "proxy|hotkeys" } else { "proxy|bigkeys" };
+                return self.refuse_user(c, name);
+            }
+            (b"HOTKEYS" | b"BIGKEYS", 2..=3) => match key_query(&sub, args.get(2)) {
+                _ if !self.key_watch.is_on() => return self.answer_with(c, errors::keys_unseen),
+                Some(_) if self.waits_for_elders(c) => Ran::HoldBack,
+                Some(query) => self.inquire(asked, args, Query::Keys(query)),
+                None => return self.answer_with(c, errors::syntax),
+            },
+            (b"SLOWLOG", 2..=3) if !self.is_admin(c) => {
+                return self.refuse_user(c, "proxy|slowlog");
+            }
+            (b"SLOWLOG", 2..=3) => match args.get(2).map_or(Some(SLOW_SHOWN), read_integer) {
+                Some(count @ 0..) if !self.waits_for_elders(c) => {
+                    let count = usize::try_from(count).unwrap_or(usize::MAX);
+                    self.inquire(asked, args, Query::SlowLog(LogQuery::Shares(count)))
+                }
+                Some(0..) => Ran::HoldBack,
+                _ => return self.answer_with(c, errors::not_integer),
+            },
             #[cfg(debug_assertions)]
             (b"FAIL", 3) if self.is_admin(c) => {
                 fail_on_purpose(args.get(2).unwrap_or_default());
                 return self.answer_with(c, |out| out.extend_from_slice(b"+OK\r\n"));
             }
-            (b"HELP" | b"PING" | b"NODES" | b"NODE", _) => {
+            (b"HELP" | b"PING" | b"NODES" | b"NODE" | b"HOTKEYS" | b"BIGKEYS" | b"SLOWLOG", _) => {
                 let name = format!("PROXY|{}", String::from_utf8_lossy(&sub));
                 return self.answer_with(c, |out| errors::wrong_arity(out, &name));
             }
@@ -181,6 +208,17 @@ impl Proxy {
         };
         let node = self.topology.as_ref()?.nodes.iter().find(is_meant)?;
         self.nodes.by_address(&node.address?)
+    }
+}
+
+fn key_query(sub: &[u8], word: Option<&[u8]>) -> Option<KeyQuery> {
+    let hot = sub == b"HOTKEYS";
+    match word {
+        None => Some(if hot { KeyQuery::Hot } else { KeyQuery::Big }),
+        Some(word) if word.eq_ignore_ascii_case(b"RESET") => {
+            Some(if hot { KeyQuery::ForgetHot } else { KeyQuery::ForgetBig })
+        }
+        Some(_) => None,
     }
 }
 

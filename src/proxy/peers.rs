@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use super::Proxy;
 use super::dispatch::{Asked, Ran};
+use super::hot_keys::{BigKey, HotKey, KeyQuery, write_big, write_hot};
 use super::local::{self, Answer, ClientFilter, LogQuery, errors, write_client_list, write_killed};
 use super::pubsub::Kind;
 use super::receivers::Published;
@@ -49,6 +50,10 @@ pub enum Query {
     Patterns,
     /// SLOWLOG
     SlowLog(LogQuery),
+    /// CONFIG SET of the proxy's own options: asked of the main thread alone.
+    Configure(Vec<(String, String)>),
+    /// PROXY HOTKEYS, BIGKEYS
+    Keys(KeyQuery),
     /// CONFIG RESETSTAT: count anew.
     ResetCounts,
     /// The asking reactor has clients that watch by MONITOR, or none any more. Not waited for.
@@ -67,7 +72,13 @@ pub enum Told {
     Patterns(Vec<PatternShare>),
     Slow(Vec<Slow>),
     Spikes(Spikes),
+    /// What the main thread says: the option that it refused, and why.
+    Granted(Option<(String, String)>),
+    Keys(Vec<HotKey>, Vec<BigKey>),
 }
+
+/// The main thread, among those who are asked.
+pub const MAIN: u16 = u16::MAX;
 
 /// How many clients there are.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
@@ -168,6 +179,12 @@ impl Proxy {
             self.reply_local(c, &out, self.clients[c].session.wants_reply());
             return Ran::Yes;
         };
+        self.inquire(asked, args, query)
+    }
+
+    /// Asks all reactors, this one first.
+    pub(super) fn inquire(&mut self, asked: Asked, args: &Args, query: Query) -> Ran {
+        let c = asked.client;
         // First: the question itself is not among what its client waits for.
         let (own, close) = self.own_part(&query, Some((c, args.bytes.len())));
         let r = self.open_for(asked, NO_SLOT);
@@ -181,7 +198,10 @@ impl Proxy {
             asked,
             bytes: args.bytes.to_vec(),
             query: query.clone(),
-            missing: self.inquiries.peers.clone(),
+            missing: match query.as_ref() {
+                Query::Configure(_) => vec![MAIN],
+                _ => self.inquiries.peers.clone(),
+            },
             until_ms: self.now.ms + PEERS_MS_MAX,
             told: vec![own],
             close,
@@ -189,7 +209,8 @@ impl Proxy {
         let known =
             matches!(query.as_ref(), Query::Unblock { .. }) && inquiry.told == [Told::Number(1)];
         self.inquiries.open.insert(ticket, inquiry);
-        if known || self.inquiries.peers.is_empty() {
+        let asks_main = matches!(query.as_ref(), Query::Configure(_));
+        if known || (self.inquiries.peers.is_empty() && !asks_main) {
             self.conclude(ticket);
         } else {
             self.actions.push(Action::Ask { ticket, query });
@@ -202,6 +223,7 @@ impl Proxy {
         match asked.command.name {
             "INFO" => Some(Query::Counts),
             "PUBSUB|NUMPAT" => Some(Query::Patterns),
+            "CONFIG|SET" => Some(Query::Configure(local::pairs_of(args))),
             "PUBSUB|NUMSUB" | "PUBSUB|SHARDNUMSUB" => {
                 let sharded = asked.command.name == "PUBSUB|SHARDNUMSUB";
                 let kind = if sharded { Kind::Shard } else { Kind::Channel };
@@ -237,7 +259,7 @@ impl Proxy {
                 (Told::Shares(all.iter().map(more).collect()), false)
             }
             Query::Patterns => (Told::Patterns(self.own_patterns()), false),
-            Query::SlowLog(LogQuery::Get(count)) => {
+            Query::SlowLog(LogQuery::Get(count) | LogQuery::Shares(count)) => {
                 (Told::Slow(self.slow_log.newest(*count)), false)
             }
             Query::SlowLog(LogQuery::Len) => (Told::Number(self.slow_log.len() as u64), false),
@@ -249,11 +271,15 @@ impl Proxy {
             Query::SlowLog(LogQuery::Latest | LogQuery::History | LogQuery::Graph) => {
                 (Told::Spikes(self.slow_log.spikes().clone()), false)
             }
+            Query::Keys(query) => {
+                let (hot, big) = self.key_watch.told(*query);
+                (Told::Keys(hot, big), false)
+            }
             Query::ResetCounts => {
                 self.reset_counts();
                 (Told::Number(0), false)
             }
-            Query::Monitor { .. } => (Told::Number(0), false),
+            Query::Monitor { .. } | Query::Configure(_) => (Told::Number(0), false),
         }
     }
 
@@ -343,6 +369,13 @@ impl Proxy {
             Query::SlowLog(query) => {
                 self.write_log(*query, told, self.clients[c].session.version, &mut out);
             }
+            Query::Configure(_) => match told.last() {
+                Some(Told::Granted(Some((option, why)))) => {
+                    errors::not_configured(&mut out, option, why);
+                }
+                _ => write::simple(&mut out, "OK"),
+            },
+            Query::Keys(query) => write_keys(*query, told, &mut out),
             Query::ResetCounts => {
                 // Others' old counts may have been added up since.
                 self.reset_counts();
@@ -413,12 +446,14 @@ impl Proxy {
         // Each reactor keeps as many as all may have together.
         let max = self.settings.slowlog_max_len;
         match query {
-            LogQuery::Get(count) => {
+            LogQuery::Get(count) | LogQuery::Shares(count) => {
                 let entries = |told: &Told| match told {
                     Told::Slow(entries) => entries.clone(),
                     _ => Vec::new(),
                 };
-                write_entries(told.iter().flat_map(entries).collect(), count.min(max), out);
+                let shares = matches!(query, LogQuery::Shares(_));
+                let entries = told.iter().flat_map(entries).collect();
+                write_entries(entries, count.min(max), shares, out);
             }
             LogQuery::Len => write::integer(out, sum_of(told).min(max as u64) as i64),
             LogQuery::Reset => write::simple(out, "OK"),
@@ -450,6 +485,7 @@ impl Proxy {
         let world = local::World {
             identity: &self.identity,
             topology: self.topology.as_deref(),
+            databases: self.databases.announced,
             totals: &self.totals,
             now_ms: self.now.ms,
             unix_us: self.now.unix_us,
@@ -462,6 +498,21 @@ impl Proxy {
 fn sum_of(told: &[Told]) -> u64 {
     let number = |told: &Told| if let Told::Number(number) = told { *number } else { 0 };
     told.iter().map(number).sum()
+}
+
+fn write_keys(query: KeyQuery, told: &[Told], out: &mut Vec<u8>) {
+    let (mut hot, mut big) = (Vec::new(), Vec::new());
+    for told in told {
+        if let Told::Keys(hots, bigs) = told {
+            hot.extend_from_slice(hots);
+            big.extend_from_slice(bigs);
+        }
+    }
+    match query {
+        KeyQuery::Hot => write_hot(&hot, out),
+        KeyQuery::Big => write_big(&big, out),
+        KeyQuery::ForgetHot | KeyQuery::ForgetBig => write::simple(out, "OK"),
+    }
 }
 
 /// In the order of their ids, which begin the lines.

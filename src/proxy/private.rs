@@ -64,7 +64,13 @@ impl Proxy {
             return self.complete(r, &reply);
         }
         self.renew(r);
-        let written = written && !self.was_not_run(r);
+        let speaks_of_writes = self.is_sync_leg(r) || self.is_wait_leg(r);
+        if speaks_of_writes {
+            // With its connection a node may have lost what it was asked about: who asks again may
+            // be promised what is gone.
+            self.requests[r].marks.unset(Marks::RETRY_SAFE);
+        }
+        let written = written && (speaks_of_writes || !self.was_not_run(r));
         self.recover_lost(r, written, timed_out, bytes);
     }
 
@@ -137,7 +143,7 @@ impl Proxy {
     /// Its place is free when no socket is left.
     pub(super) fn free_private(&mut self, b: u32) {
         if self.backends[b as usize].phase == Phase::Idle && !self.backends_free.contains(&b) {
-            self.backends_free.push(b);
+            self.free_backend(b);
         }
     }
 

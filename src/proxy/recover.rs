@@ -138,7 +138,10 @@ impl Proxy {
             }
             Next::Exhausted => self.fail(r, errors::too_many_redirects),
             Next::Follow => {
-                self.follow(r, line);
+                match self.requests[r].marks.speaks_for_itself() {
+                    true => self.follow_alone(r, line),
+                    false => self.follow(r, line),
+                }
                 self.launch(r, Bytes::Own(bytes));
             }
             Next::Ask => {
@@ -183,7 +186,7 @@ impl Proxy {
         let from = self.nodes[self.requests[r].node].address;
         let Some((slot, _)) = parse_redirect(line) else { return };
         let Some((endpoint, Some(node))) = self.redirect_target(r, line) else { return };
-        // A script may name any slot; only the one that was asked for is believed.
+        // Only the slot that was asked for is believed.
         if slot != self.requests[r].slot {
             return;
         }
@@ -192,6 +195,21 @@ impl Proxy {
         }
         let report = Report::Moved { slot, endpoint, from, known: true };
         self.actions.push(Action::Report(report));
+    }
+
+    /// MOVED that a script may have made up: it leads this request and nobody else's. Whether the
+    /// map is to be another one the nodes are asked.
+    fn follow_alone(&mut self, r: u32, line: &[u8]) {
+        self.requests[r].redirects += 1;
+        self.tally.redirects += 1;
+        self.actions.push(Action::Report(Report::WantRefresh));
+        let Some((slot, _)) = parse_redirect(line) else { return };
+        let Some((_, Some(node))) = self.redirect_target(r, line) else { return };
+        let entry = &mut self.requests[r];
+        if slot == entry.slot {
+            entry.node = node;
+            entry.marks.set(Marks::BY_NODE);
+        }
     }
 
     /// As `follow`, for a subscription. `false`: the map does not know the target.

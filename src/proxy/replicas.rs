@@ -5,7 +5,8 @@
 //! replicas have confirmed (INFO replication), which covers everything that was answered before;
 //! and again, until as many as wanted have come that far or the time is over. In between goes a
 //! WAIT for more replicas than there are: it makes the primary ask them for a confirmation at once.
-//! The answer is the least over all primaries.
+//! The answer is the least over all primaries. A primary whose connection broke after it was asked
+//! may have lost what the client wrote: that is an error.
 //!
 //! Not here: WAITAOF (`synced`).
 
@@ -16,6 +17,7 @@ use super::local::errors;
 use super::mode::Leg;
 use super::request::Marks;
 use super::split::Merge;
+use super::types::NONE;
 use crate::command::Args;
 use crate::resp::number::read_integer;
 use crate::resp::request::encode_request;
@@ -81,6 +83,13 @@ impl Proxy {
         self.enqueue(r, b, bytes);
     }
 
+    /// Whether a leg is part of a WAIT.
+    pub(super) fn is_wait_leg(&self, r: u32) -> bool {
+        let entry = &self.requests[r];
+        let s = entry.split;
+        s != NONE && entry.marks.has(Marks::PRIVATE) && self.splits[s].merge == Merge::Min
+    }
+
     /// Whether the time of a client's WAIT is over: a primary that cannot be asked counts for
     /// nothing.
     pub(super) fn wait_is_over(&mut self, c: u32) -> bool {
@@ -91,6 +100,10 @@ impl Proxy {
 
     /// A primary has answered. `true`: the leg's own reply is in `out`; else it was asked again.
     pub(super) fn count_replicas(&mut self, r: u32, reply: &[u8], out: &mut Vec<u8>) -> bool {
+        if reply.first() == Some(&b'-') {
+            // The whole is this error, whatever the others may say.
+            self.end_other_legs(r);
+        }
         let entry = &self.requests[r];
         let (c, b, part) = (entry.client, entry.backend, entry.part as usize);
         let now_ms = self.now.ms;

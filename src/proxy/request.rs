@@ -13,6 +13,7 @@
 //!
 //! Not here: where a request goes (`route`), what a part means (`split`).
 
+use super::sample::{Sample, Timing};
 use super::types::{NO_SLOT, NONE};
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -192,20 +193,7 @@ pub struct Requests {
     /// As long as `entries`.
     kept: Vec<Kept>,
     free: Vec<u32>,
-    sample: Sample,
-}
-
-/// The one request at a time whose way is timed. Microseconds of the clock that `arm` was told.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-enum Sample {
-    #[default]
-    None,
-    /// The next one opened.
-    Armed { since_us: u64 },
-    /// This one.
-    Taken { request: u32, since_us: u64 },
-    /// It has been answered.
-    Ended { since_us: u64 },
+    pub sample: Sample,
 }
 
 impl std::ops::Index<u32> for Requests {
@@ -245,35 +233,23 @@ impl Requests {
         entry.state = State::Held;
         entry.redirects = 0;
         entry.waits = 0;
-        if let Sample::Armed { since_us } = self.sample
-            && new.client != NONE
-        {
-            self.sample = Sample::Taken { request: index, since_us };
-        }
+        self.sample.opened(index, new.client, new.marks);
         index
     }
 
-    /// Times the next client's request that is opened in this turn, unless one is being timed.
-    pub fn arm_sample(&mut self, now_us: u64) {
-        if self.sample == Sample::None {
-            self.sample = Sample::Armed { since_us: now_us };
+    /// Whether the driver should read the clock at the end of this turn, for `end_turn`.
+    #[inline]
+    pub fn wants_clock(&self) -> bool {
+        match self.sample {
+            Sample::None | Sample::Taken { sent_us: 1.., .. } => false,
+            Sample::Armed { .. } | Sample::Taken { .. } | Sample::Ended { .. } => true,
         }
     }
 
-    /// At the end of a turn: how long the timed request took, if it has been answered.
-    #[inline]
-    pub fn take_sample(&mut self, now_us: u64) -> Option<u64> {
-        match self.sample {
-            Sample::None | Sample::Taken { .. } => None,
-            Sample::Armed { .. } => {
-                self.sample = Sample::None;
-                None
-            }
-            Sample::Ended { since_us } => {
-                self.sample = Sample::None;
-                Some(now_us.saturating_sub(since_us))
-            }
-        }
+    /// The end of a turn that began at `turn_us`: what the timed request took, if it was answered.
+    pub fn end_turn(&mut self, turn_us: u64, now_us: u64) -> Option<Timing> {
+        let entry = self.sample.request().and_then(|index| self.entries.get(index as usize));
+        self.sample.end_turn(entry, turn_us, now_us)
     }
 
     fn grow(&mut self) -> u32 {
@@ -313,13 +289,7 @@ impl Requests {
             entry.has_kept = false;
             self.kept[index as usize].forget();
         }
-        if let Sample::Taken { request, since_us } = self.sample
-            && request == index
-        {
-            // One whose client has left says nothing.
-            let answered = entry.client != NONE;
-            self.sample = if answered { Sample::Ended { since_us } } else { Sample::None };
-        }
+        self.sample.closed(index, &self.entries[index as usize]);
         self.free.push(index);
     }
 
@@ -458,38 +428,6 @@ mod tests {
         assert!(requests.reply(second).is_empty());
         assert_eq!(requests[second].redirects, 0);
         assert_eq!(requests.open_count(), 1);
-    }
-
-    #[test]
-    fn one_request_of_a_client_is_timed_until_it_is_closed() {
-        let mut requests = Requests::default();
-        let of_client = NewRequest { client: 7, ..NewRequest::internal(1) };
-        requests.arm_sample(100);
-        let ours = requests.open(NewRequest::internal(1));
-        let timed = requests.open(of_client);
-        let other = requests.open(of_client);
-        requests.close(ours);
-        requests.close(other);
-        requests.arm_sample(150);
-        assert_eq!(requests.take_sample(200), None);
-        requests.close(timed);
-        assert_eq!(requests.take_sample(350), Some(250));
-        assert_eq!(requests.take_sample(360), None);
-    }
-
-    #[test]
-    fn request_whose_client_has_left_is_no_sample() {
-        let mut requests = Requests::default();
-        requests.arm_sample(100);
-        let timed = requests.open(NewRequest { client: 7, ..NewRequest::internal(1) });
-        requests[timed].client = NONE;
-        requests.close(timed);
-        assert_eq!(requests.take_sample(200), None);
-        // Nor is one that was armed for and never came.
-        requests.arm_sample(300);
-        assert_eq!(requests.take_sample(300), None);
-        requests.open(NewRequest { client: 7, ..NewRequest::internal(1) });
-        assert_eq!(requests.take_sample(900), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct Facts {
 pub enum Next {
     /// The reply is the client's.
     Answer,
-    /// To the node that MOVED names; the map is patched.
+    /// To the node that MOVED names; the map is patched, unless a script may have named it.
     Follow,
     /// ASKING and the request to the node that ASK names; the map stays.
     Ask,

@@ -5,7 +5,8 @@
 //! server's own, and a body with that word in it is not healed. SCRIPT LOAD goes right before the
 //! repeat, through the same fence. What the client had sent behind it may run before the repeat, as
 //! it would if the client repeated it itself. Bodies that clients loaded reach the other reactors
-//! through the topology thread; those of EVAL stay where they were seen.
+//! through the topology thread; those of EVAL stay where they were seen. A body that a node does
+//! not take (it does not compile) is not kept: no server would know it by name.
 //!
 //! A transaction runs once, so there a kept script goes as EVAL from the start: within EXEC nobody
 //! can take it away from the node again.
@@ -34,6 +35,23 @@ pub type Digest = [u8; 20];
 const NOSCRIPT: [&[u8]; 2] =
     [b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"-NOSCRIPT No matching script.\r\n"];
 
+/// How a node says that it does not take a body as a script.
+const NO_SCRIPT: [&[u8]; 7] = [
+    b"-ERR Error compiling script",
+    b"-ERR Invalid script shebang",
+    b"-ERR Invalid engine in script shebang",
+    b"-ERR Unexpected engine in script shebang",
+    b"-ERR Unexpected flag in script shebang",
+    b"-ERR Unknown lua shebang option",
+    b"-ERR Could not find scripting engine",
+];
+
+/// Whether a reply to EVAL or SCRIPT LOAD says that the body is no script. A script that says so
+/// itself does without our keeping it.
+pub fn is_no_script(reply: &[u8]) -> bool {
+    reply.first() == Some(&b'-') && NO_SCRIPT.iter().any(|begin| reply.starts_with(begin))
+}
+
 /// What is kept, oldest first when it is too much.
 #[derive(Debug, Default)]
 pub struct Scripts {
@@ -51,7 +69,7 @@ impl Scripts {
         if body.len() > SCRIPT_BYTES_MAX || !self.seen.insert(quick) {
             return None;
         }
-        let digest = sha1_smol::Sha1::from(body).digest().bytes();
+        let digest = digest_of_body(body);
         let body: Arc<[u8]> = body.into();
         self.bytes += body.len();
         self.order.push_back((digest, quick));
@@ -62,6 +80,16 @@ impl Scripts {
             self.bytes -= self.bodies.remove(&digest).map_or(0, |body| body.len());
         }
         Some(body)
+    }
+
+    pub fn forget(&mut self, digest: &Digest) {
+        let Some(body) = self.bodies.remove(digest) else { return };
+        self.bytes -= body.len();
+        if let Some(at) = self.order.iter().position(|(of, _)| of == digest)
+            && let Some((_, quick)) = self.order.remove(at)
+        {
+            self.seen.remove(&quick);
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -101,6 +129,10 @@ impl Scripts {
     }
 }
 
+fn digest_of_body(body: &[u8]) -> Digest {
+    sha1_smol::Sha1::from(body).digest().bytes()
+}
+
 /// Of 40 hex digits.
 fn digest_of(name: &[u8]) -> Option<Digest> {
     let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 40)?;
@@ -118,20 +150,46 @@ impl Proxy {
         self.scripts.keep(body, quick);
     }
 
-    /// SCRIPT LOAD and SCRIPT FLUSH, on their way to every node.
-    pub(super) fn note_script(&mut self, name: &str, args: &Args) {
+    /// SCRIPT LOAD and SCRIPT FLUSH, on their way to every node. A script that is new here.
+    pub(super) fn note_script(&mut self, name: &str, args: &Args) -> Option<Digest> {
         let word = args.get(2).unwrap_or_default();
         if name == "SCRIPT|LOAD" {
             let quick = self.random.hash_one(word);
-            if let Some(body) = self.scripts.keep(word, quick) {
-                self.actions.push(Action::Report(Report::ScriptLoaded { body }));
-            }
-        } else if name == "SCRIPT|FLUSH"
+            return self.scripts.keep(word, quick).map(|body| digest_of_body(&body));
+        }
+        if name == "SCRIPT|FLUSH"
             && (args.len() == 2
                 || [&b"SYNC"[..], b"ASYNC"].iter().any(|w| word.eq_ignore_ascii_case(w)))
         {
             self.scripts.clear();
             self.actions.push(Action::Report(Report::ScriptsFlushed));
+        }
+        None
+    }
+
+    /// SCRIPT LOAD is answered: the other reactors may know the script, or nobody.
+    pub(super) fn finish_load(&mut self, digest: &Digest, reply: &[u8]) {
+        if is_no_script(reply) {
+            self.scripts.forget(digest);
+        } else if let Some(body) = self.scripts.bodies.get(digest) {
+            let body = Arc::clone(body);
+            self.actions.push(Action::Report(Report::ScriptLoaded { body }));
+        }
+    }
+
+    /// A node has answered EVAL. `bytes`: the request.
+    pub(super) fn forget_if_no_script(&mut self, r: u32, bytes: &[u8], reply: &[u8]) {
+        let command = command::COMMANDS.get(usize::from(self.requests[r].command));
+        let by_body = command.is_some_and(|of| matches!(of.name, "EVAL" | "EVAL_RO"));
+        if !by_body || !is_no_script(reply) {
+            return;
+        }
+        let mut spans = Vec::new();
+        let parsed = RequestParser::default().parse(bytes, &RequestLimits::default(), &mut spans);
+        if parsed.is_ok()
+            && let Some(body) = (Args { bytes, spans: &spans }).get(1)
+        {
+            self.scripts.forget(&digest_of_body(body));
         }
     }
 
@@ -206,6 +264,19 @@ mod tests {
         }
         scripts.clear();
         assert!(scripts.find(NAME).is_none());
+        assert!(scripts.keep(b"return 1", 7).is_some());
+    }
+
+    #[test]
+    fn forgotten_script_leaves_nothing_behind_and_may_come_again() {
+        let mut scripts = Scripts::default();
+        scripts.keep(b"return 2", 8);
+        scripts.keep(b"return 1", 7);
+        scripts.forget(&digest_of_body(b"return 1"));
+        scripts.forget(&digest_of_body(b"return 1"));
+        assert!(scripts.find(NAME).is_none());
+        assert_eq!((scripts.len(), scripts.order.len(), scripts.seen.len()), (1, 1, 1));
+        assert_eq!(scripts.bytes, 8);
         assert!(scripts.keep(b"return 1", 7).is_some());
     }
 

@@ -66,6 +66,8 @@ pub struct Session {
     pub readonly: bool,
     pub no_evict: bool,
     pub no_touch: bool,
+    /// CLIENT MAINT_NOTIFICATIONS ON: it wants to be told before it is closed.
+    pub hears_moving: bool,
 }
 
 // An idle client must cost well under 1 KiB in all (DESIGN 5).
@@ -100,6 +102,7 @@ impl Session {
             readonly: false,
             no_evict: false,
             no_touch: false,
+            hears_moving: false,
         }
     }
 
@@ -142,6 +145,7 @@ impl Session {
         self.readonly = false;
         self.no_evict = false;
         self.no_touch = false;
+        self.hears_moving = false;
     }
 
     /// The user's name, as ACL WHOAMI says it.

@@ -11,11 +11,13 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use super::Proxy;
+use super::facts::SlowFacts;
 use super::own::AT_NODE;
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NONE;
 use crate::command::{COMMANDS, Flags};
+use crate::limits::SLOW_SHOWN_MAX;
 use crate::resp::write;
 
 /// Words of a request, and bytes of one, that an entry shows, at most (redis-server's bounds).
@@ -34,6 +36,18 @@ pub struct Slow {
     pub words: Vec<Vec<u8>>,
     pub client: SocketAddr,
     pub name: String,
+    pub command: &'static str,
+    /// Where it was answered, and how long after its bytes had left for there.
+    pub node: Option<SocketAddr>,
+    pub node_us: u64,
+}
+
+impl Slow {
+    /// Without its words and its client.
+    pub fn facts(&self) -> SlowFacts {
+        let &Slow { unix_us, duration_us, node_us, node, command, .. } = self;
+        SlowFacts { unix_s: unix_us / 1_000_000, duration_us, node_us, node, command }
+    }
 }
 
 /// Seconds of which LATENCY HISTORY tells (redis-server: `LATENCY_TS_LEN`).
@@ -114,6 +128,9 @@ pub struct SlowLog {
     max: usize,
     next_id: u64,
     id_step: u64,
+    total: u64,
+    /// The slowest of each second in which a request was slow, the newest at the end.
+    recent: VecDeque<SlowFacts>,
     spikes: Spikes,
 }
 
@@ -125,14 +142,23 @@ impl SlowLog {
             max,
             next_id: first,
             id_step: step,
+            total: 0,
+            recent: VecDeque::new(),
             spikes: Spikes::default(),
         }
+    }
+
+    pub fn set_max(&mut self, max: usize) {
+        self.max = max;
+        self.entries.truncate(max);
     }
 
     fn push(&mut self, mut entry: Slow) {
         entry.id = self.next_id;
         self.spikes.add(entry.unix_us / 1_000_000, entry.duration_us / 1_000);
         self.next_id += self.id_step;
+        self.total += 1;
+        note_slowest(&mut self.recent, entry.facts());
         self.entries.truncate(self.max.saturating_sub(1));
         self.entries.push_front(entry);
     }
@@ -144,6 +170,16 @@ impl SlowLog {
 
     pub fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The slowest of each second, not of more than `limits::SLOW_SHOWN_MAX`.
+    pub fn recent(&self) -> Vec<SlowFacts> {
+        self.recent.iter().cloned().collect()
+    }
+
+    /// Slow requests ever seen.
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     pub fn clear(&mut self) {
@@ -159,6 +195,17 @@ impl SlowLog {
     }
 }
 
+fn note_slowest(recent: &mut VecDeque<SlowFacts>, slow: SlowFacts) {
+    match recent.back_mut().filter(|last| last.unix_s == slow.unix_s) {
+        Some(last) if last.duration_us >= slow.duration_us => (),
+        Some(last) => *last = slow,
+        None => recent.push_back(slow),
+    }
+    if recent.len() > SLOW_SHOWN_MAX {
+        recent.pop_front();
+    }
+}
+
 impl Proxy {
     /// A request is answered that took as long as the log wants.
     #[cold]
@@ -170,6 +217,11 @@ impl Proxy {
             return;
         }
         let words = self.words_of(r);
+        let command = COMMANDS.get(usize::from(entry.command));
+        let backend = self.backends.get(entry.backend as usize);
+        let backend = backend.filter(|_| entry.state == State::InFlight);
+        let handed_ms = backend.and_then(|backend| backend.handed_ms(entry.start));
+        let node_ms = handed_ms.map_or(0, |at| self.now.ms.saturating_sub(at));
         let session = &self.clients[self.requests[r].client].session;
         let slow = Slow {
             id: 0,
@@ -178,6 +230,9 @@ impl Proxy {
             words,
             client: super::local::client::canonical(session.peer),
             name: session.name().unwrap_or_default().to_owned(),
+            command: command.map_or("other", |command| command.name),
+            node: backend.map(|backend| backend.address),
+            node_us: node_ms.min(self.age_ms(r)) * 1_000,
         };
         self.slow_log.push(slow);
     }
@@ -231,13 +286,14 @@ fn header(bytes: &[u8], kind: u8) -> Option<(usize, &[u8])> {
     Some((number, bytes.get(end + 2..)?))
 }
 
-/// SLOWLOG GET: the newest of all reactors.
-pub fn write_entries(mut entries: Vec<Slow>, count: usize, out: &mut Vec<u8>) {
+/// SLOWLOG GET: the newest of all reactors. `shares`: with the node and its share of the time,
+/// which no client expects there (PROXY SLOWLOG).
+pub fn write_entries(mut entries: Vec<Slow>, count: usize, shares: bool, out: &mut Vec<u8>) {
     entries.sort_by_key(|entry| (std::cmp::Reverse(entry.unix_us), std::cmp::Reverse(entry.id)));
     entries.truncate(count);
     write::array_header(out, entries.len());
     for entry in &entries {
-        write::array_header(out, 6);
+        write::array_header(out, if shares { 8 } else { 6 });
         write::integer(out, entry.id as i64);
         write::integer(out, (entry.unix_us / 1_000_000) as i64);
         write::integer(out, entry.duration_us as i64);
@@ -245,6 +301,11 @@ pub fn write_entries(mut entries: Vec<Slow>, count: usize, out: &mut Vec<u8>) {
         entry.words.iter().for_each(|word| write::bulk(out, word));
         write::bulk(out, entry.client.to_string().as_bytes());
         write::bulk(out, entry.name.as_bytes());
+        if shares {
+            write::integer(out, entry.node_us as i64);
+            let node = entry.node.map_or(String::new(), |node| node.to_string());
+            write::bulk(out, node.as_bytes());
+        }
     }
 }
 
@@ -302,6 +363,9 @@ mod tests {
             words: Vec::new(),
             client: SocketAddr::from(([127, 0, 0, 1], 1)),
             name: String::new(),
+            command: "GET",
+            node: None,
+            node_us: 0,
         }
     }
 
@@ -310,7 +374,8 @@ mod tests {
     fn entries_of_one_second_stand_in_the_order_of_their_time() {
         let at = |id, unix_us| Slow { id, unix_us, ..entry() };
         let mut out = Vec::new();
-        write_entries(vec![at(2, 1_900_000), at(5, 1_100_000), at(3, 1_500_000)], 2, &mut out);
+        let entries = vec![at(2, 1_900_000), at(5, 1_100_000), at(3, 1_500_000)];
+        write_entries(entries, 2, false, &mut out);
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with("*2\r\n*6\r\n:2\r\n:1\r\n"), "{text}");
         assert!(text.contains("*6\r\n:3\r\n:1\r\n"), "{text}");
@@ -322,6 +387,7 @@ mod tests {
         (0..5).for_each(|_| log.push(entry()));
         let ids: Vec<u64> = log.newest(9).iter().map(|slow| slow.id).collect();
         assert_eq!((log.len(), ids), (3, vec![9, 7, 5]));
+        assert_eq!((log.total(), log.recent().len()), (5, 1), "one for the second");
         log.clear();
         log.push(entry());
         assert_eq!(log.newest(9)[0].id, 11, "ids are never used again");

@@ -5,6 +5,7 @@
 
 use super::node_facts;
 use super::node_info;
+use super::scripts::Digest;
 use super::types::NONE;
 use super::walk::Walk;
 use crate::cluster::SLOTS;
@@ -87,6 +88,8 @@ pub struct Split {
     pub walk: Option<Box<Walk>>,
     /// SELECT: the database that its client enters if all say OK.
     pub database: Option<u32>,
+    /// SCRIPT LOAD: a script that is new.
+    pub script: Option<Digest>,
     pub nonce: u64,
     /// The reply so far, and the first error.
     result: Vec<u8>,
@@ -217,6 +220,7 @@ impl Splits {
                 sum: 0,
                 walk: None,
                 database: None,
+                script: None,
                 nonce: 0,
                 result: Vec::new(),
                 error: Vec::new(),
@@ -239,6 +243,7 @@ impl Splits {
         split.parent = NONE;
         split.walk = None;
         split.database = None;
+        split.script = None;
         for list in [&mut split.parts, &mut split.order] {
             list.clear();
             list.shrink_to(1024);

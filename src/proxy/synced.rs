@@ -109,7 +109,8 @@ impl Proxy {
         }
     }
 
-    fn end_other_legs(&mut self, r: u32) {
+    /// The other legs' answers do not count any more.
+    pub(super) fn end_other_legs(&mut self, r: u32) {
         let parts = self.splits[self.requests[r].split].parts.clone();
         if let Some(blocked) = self.blocked_of(self.requests[r].client) {
             blocked.unblocked = Some(false);

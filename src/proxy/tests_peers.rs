@@ -27,6 +27,7 @@ fn identity() -> Identity {
         os: "".into(),
         executable: "".into(),
         config_file: "".into(),
+        options: Vec::new(),
         secret: [0; 32],
     }
 }
@@ -187,6 +188,8 @@ fn draining_reactor_still_answers_what_was_asked() {
     duo.proxies[1].handle_drain(now);
     assert_eq!(duo.turn(0), "");
     assert_eq!(duo.carry(0), ":0\r\n");
+    assert_eq!(duo.closed, [], "it may still ask");
+    duo.now_ms += 150;
     duo.turn(0);
     assert_eq!(duo.closed, [(0, Conn::Client(here))]);
 }
@@ -215,7 +218,7 @@ fn all_that_a_turn_publishes_is_asked_for_at_once_and_one_question_at_a_time() {
     duo.ask(0, here, "PUBLISH news x\r\n");
     assert!(duo.asked[0].is_empty(), "nobody listens elsewhere");
     with_listener_there(&mut duo);
-    duo.ask(0, here, &"PUBLISH news x\r\nSPUBLISH news x\r\n".repeat(8));
+    duo.ask(0, here, &"PUBLISH news x\r\nSPUBLISH news x\r\n".repeat(2));
     duo.ask(0, here, "PUBLISH other x\r\n");
     let published = |duo: &Duo| -> Vec<usize> {
         let count = |query: &Query| match query {
@@ -224,7 +227,7 @@ fn all_that_a_turn_publishes_is_asked_for_at_once_and_one_question_at_a_time() {
         };
         duo.asked[0].iter().map(|(_, query)| count(query)).collect()
     };
-    assert_eq!(published(&duo), [16]);
+    assert_eq!(published(&duo), [4]);
     duo.carry(0);
     assert_eq!(published(&duo), [1]);
 }

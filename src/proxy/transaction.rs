@@ -20,6 +20,7 @@ use super::launch::Bytes;
 use super::local::errors;
 use super::mode::{Mode, Queue};
 use super::request::{Marks, State};
+use super::settings::ConfigOf;
 use super::split::Merge;
 use super::types::{NO_SLOT, NONE};
 use crate::cluster::slot_of;
@@ -128,8 +129,8 @@ impl Proxy {
         // As other commands for all nodes; and who answers with others does so in its own time.
         let by_itself = matches!(command.name, "INFO" | "CONFIG|RESETSTAT");
         let together = self.asks_peers(command) && !by_itself;
-        let place = match together || self.is_config_of_nodes(command) || command.name == "MONITOR"
-        {
+        let config = self.config_of(command, args) != ConfigOf::Proxy;
+        let place = match together || config || command.name == "MONITOR" {
             true => Place::Nowhere,
             false => place_of(command, args),
         };
@@ -174,7 +175,7 @@ impl Proxy {
         let with_body = self.queued_script(asked, args);
         let Some(queue) = self.queue_of(c) else { return Ran::Yes };
         if slot.is_some_and(|slot| !queue.accept_slot(slot)) {
-            self.tally.crossslot += 1;
+            self.count_crossslot(asked.command);
             return self.fail_queued(c, errors::crossslot);
         }
         if slot.is_none() && queue.hint == NO_SLOT {

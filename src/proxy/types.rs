@@ -61,13 +61,16 @@ impl Memory {
 #[derive(Debug)]
 pub enum Action {
     /// Send all of `bytes`; answered by `handle_sent`, which brings the buffer back. At most one
-    /// is under way for a socket.
-    Send { conn: Conn, socket: Socket, bytes: Vec<u8> },
+    /// is under way for a socket. `last`: `Close` follows as soon as it has come back.
+    Send { conn: Conn, socket: Socket, bytes: Vec<u8>, last: bool },
     /// Open a connection for this backend; answered by `handle_connecting` at once and by
     /// `handle_connected` later.
     Connect { backend: u32, address: SocketAddr },
     /// Cancel what is under way on the socket and close it; answered by `handle_gone`.
     Close { conn: Conn, socket: Socket },
+    /// To be given to the next process: once nothing of it is under way, `take_leaver` says what
+    /// goes along.
+    Offer { client: u32, socket: Socket },
     /// Stop receiving from a client. Bytes may still arrive for a while.
     StopReading { socket: Socket },
     /// Receive from a client again.
@@ -161,6 +164,8 @@ pub struct Settings {
     pub slowlog_log_slower_than: u64,
     /// Entries of that log; 0: none is kept.
     pub slowlog_max_len: usize,
+    /// Keys are looked at: PROXY HOTKEYS, PROXY BIGKEYS.
+    pub sample_keys: bool,
     /// Backends that single clients have for themselves, for one node.
     pub private_backends_max: usize,
     /// Databases that clients may be in at a time.
@@ -204,6 +209,7 @@ impl Default for Settings {
             walk_whole_max_old: 1024 * 1024,
             slowlog_log_slower_than: 10_000,
             slowlog_max_len: 128,
+            sample_keys: false,
             private_backends_max: 256,
             databases_max: 16,
         }

@@ -55,7 +55,7 @@ impl Proxy {
         }
         match self.watch_of(c).map(|watch| (watch.slot == slot, watch.broken)) {
             Some((false, _)) => {
-                self.tally.crossslot += 1;
+                self.count_crossslot(asked.command);
                 return self.answer_with(c, errors::crossslot);
             }
             // EXEC will answer nil whatever else is watched.

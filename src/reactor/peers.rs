@@ -4,17 +4,20 @@
 //!
 //! Not here: what is asked and how the parts are joined (`proxy/peers`).
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crossbeam_channel::{Sender, TrySendError};
 
-use super::Worker;
+use super::{Pace, Pool, ReactorFacts, Worker, busy_poll};
+use crate::handover;
+use crate::log::Level;
 use crate::proxy::Proxy;
-use crate::proxy::peers::{Query, Told};
+use crate::proxy::peers::{MAIN, Query, Told};
 use crate::ring::Waker;
 
-/// What one reactor says to another. `from`, `pool`: indexes.
-#[derive(Clone)]
+/// What one reactor says to another, or the main thread to one. `from`, `pool`: indexes.
 pub enum Message {
     /// All reactors, by index: they have started.
     Peers(Arc<[Peer]>),
@@ -35,10 +38,64 @@ pub enum Message {
         pool: u16,
         lines: Arc<[u8]>,
     },
+    /// Somebody wants to know all its numbers.
+    Facts {
+        to: Sender<ReactorFacts>,
+    },
     /// That reactor has ended: what it has not answered it never will.
     Left {
         from: u16,
     },
+    /// From the main thread: accept from now on. `expecting`: clients of the process before come,
+    /// until `AllCame`.
+    Listen {
+        expecting: bool,
+    },
+    AllCame,
+    /// A client's socket: of one that another reactor has accepted, or of the process before this
+    /// one, with what came along.
+    Adopt {
+        pool: u16,
+        fd: OwnedFd,
+        parcel: Option<Vec<u8>>,
+    },
+    /// From the main thread: another process has taken over.
+    HandOver(HandOver),
+    /// From the main thread: other settings from now on.
+    Configure(Arc<Fresh>),
+    /// From the main thread: the answer to a `Wish`; which option was refused, and why.
+    Granted {
+        pool: u16,
+        ticket: u64,
+        refused: Option<(String, String)>,
+    },
+}
+
+/// Settings that hold from now on, of one reactor.
+pub struct Fresh {
+    /// As many as there are, in their order.
+    pub pools: Vec<Pool>,
+    pub busy_poll: Duration,
+    pub gather: Duration,
+    pub memory_limit: u64,
+    pub level: Level,
+}
+
+/// A client who may wants options changed.
+#[derive(Debug)]
+pub struct Wish {
+    pub reactor: u16,
+    pub pool: u16,
+    pub ticket: u64,
+    pub pairs: Vec<(String, String)>,
+}
+
+/// How clients go to the next process.
+pub struct HandOver {
+    pub deadline_ms: u64,
+    /// For each pool, its index over there; `None`: it has none of that name.
+    pub pools: Arc<[Option<u16>]>,
+    pub heir: Sender<handover::Client>,
 }
 
 /// The way to one reactor.
@@ -49,8 +106,19 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// What cannot be taken comes back.
+    pub fn give(&self, message: Message) -> Result<(), Message> {
+        match self.messages.try_send(message) {
+            Ok(()) => {
+                self.waker.wake();
+                Ok(())
+            }
+            Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => Err(message),
+        }
+    }
+
     /// `false`: it has ended.
-    fn tell(&self, message: Message) -> bool {
+    pub fn tell(&self, message: Message) -> bool {
         match self.messages.try_send(message) {
             Ok(()) => {
                 self.waker.wake();
@@ -67,6 +135,12 @@ impl Worker {
     #[cold]
     pub(super) fn ask_peers(&mut self, pool: usize, ticket: u64, query: &Arc<Query>) {
         let (own, now) = (self.index, self.now);
+        if let Query::Configure(pairs) = query.as_ref() {
+            let wish = Wish { reactor: own, pool: pool as u16, ticket, pairs: pairs.clone() };
+            // If nobody hears it any more the process ends.
+            let _ = self.wishes.send(wish);
+            return;
+        }
         let peers = self.peers.clone();
         for (index, peer) in peers.iter().enumerate() {
             if index == usize::from(own) {
@@ -76,6 +150,19 @@ impl Worker {
             if !peer.tell(Message::Asked { pool: pool as u16, from: own, ticket, query }) {
                 self.proxies[pool].handle_peer_left(index as u16, now);
             }
+        }
+    }
+
+    #[cold]
+    fn configure(&mut self, fresh: &Fresh) {
+        self.memory_limit = fresh.memory_limit;
+        self.busy_poll = busy_poll(fresh.busy_poll);
+        self.pace = Pace::new(fresh.gather);
+        self.log.set_level(fresh.level);
+        let now = self.now;
+        for (index, (proxy, pool)) in self.proxies.iter_mut().zip(&fresh.pools).enumerate() {
+            self.connect[index] = pool.connect;
+            proxy.handle_settings(pool.proxy.clone(), pool.identity.clone(), now);
         }
     }
 
@@ -141,8 +228,18 @@ impl Worker {
                 Message::Shown { pool, lines } => {
                     self.with(pool, |proxy| proxy.handle_shown(&lines, now));
                 }
+                Message::Facts { to } => self.tell_facts(&to),
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
+                }
+                Message::Listen { expecting } => self.listen(expecting),
+                Message::AllCame => self.passing.expecting = false,
+                Message::Adopt { pool, fd, parcel } => self.adopt(pool, fd, parcel),
+                Message::HandOver(how) => self.begin_to_hand_over(how),
+                Message::Configure(fresh) => self.configure(&fresh),
+                Message::Granted { pool, ticket, refused } => {
+                    let told = Told::Granted(refused);
+                    self.with(pool, |proxy| proxy.handle_told(ticket, MAIN, told, now));
                 }
             }
         }

@@ -14,14 +14,14 @@ use crate::ring;
 const ACCEPT_TOLD_EVERY_MS: u64 = 10_000;
 
 impl Worker {
-    /// The first line of its log: where it listens and what the kernel granted.
-    pub(super) fn tell_start(&mut self, cpu: Option<core_affinity::CoreId>) {
+    /// Where it listens, and what the kernel granted.
+    pub(super) fn tell_start(&mut self) {
         let addresses: Vec<String> = (0..self.listeners.len() as u32)
             .filter_map(|listener| self.ring.listener_address(listener))
             .map(|address| address.to_string())
             .collect();
         let granted = self.ring.granted();
-        let cpu = cpu.map_or("any".to_string(), |cpu| cpu.id.to_string());
+        let cpu = self.passing.cpu.map_or("any".to_string(), |cpu| cpu.id.to_string());
         let entries = format!("{}/{}", granted.sq_entries, granted.cq_entries);
         self.log.info(
             self.now.unix_us,

@@ -350,6 +350,11 @@ pub fn classify_error(line: &[u8]) -> ErrorKind {
     }
 }
 
+/// The first word of an error line, without its dash; empty for other replies.
+pub fn first_word(line: &[u8]) -> &[u8] {
+    line.strip_prefix(b"-").map(word).unwrap_or_default()
+}
+
 /// Slot and raw `host:port` of `-MOVED 3999 127.0.0.1:6381` and `-ASK …`. The host may be empty or
 /// `?`. `None` if the line is neither, or the slot is not a strict number of 0..=16383.
 pub fn parse_redirect(line: &[u8]) -> Option<(u16, &[u8])> {

@@ -6,6 +6,7 @@
 
 mod buffers;
 mod memory;
+mod pass;
 mod probe;
 mod queue;
 mod setup;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 pub use buffers::BufferRef;
 pub use memory::{Counted, held};
+pub use pass::{Channel, Passed, passed_at_start, peer_user};
 pub use probe::Facts;
 pub use probe::Finding;
 pub use probe::explain;
@@ -41,10 +43,12 @@ pub use setup::Granted;
 pub use setup::RingError;
 pub use setup::RingSettings;
 pub use socket::ConnectOptions;
+pub use socket::Inherited;
 pub use socket::Listener;
+pub use socket::bind;
 pub use socket::listen;
 pub use socket::somaxconn;
-pub use system::{raise_descriptor_limit, return_freed_memory, trim_memory};
+pub use system::{raise_descriptor_limit, return_freed_memory, terminal_size, trim_memory, user};
 pub use table::SocketId;
 pub use wake::Waker;
 
@@ -161,6 +165,8 @@ pub struct Ring {
     batch: Vec<Completion>,
     batch_at: usize,
     gone: VecDeque<SocketId>,
+    /// Accepted after the last completion of their listener, to be reported.
+    late: VecDeque<(SocketId, u32)>,
     /// Sends that were refused at once.
     refused: VecDeque<(SocketId, Vec<u8>, bool)>,
     /// Somebody waits for the end of a send: the next enter does not sleep.
@@ -203,6 +209,7 @@ impl Ring {
             batch: Vec::new(),
             batch_at: 0,
             gone: VecDeque::new(),
+            late: VecDeque::new(),
             refused: VecDeque::new(),
             urgent: false,
             stopping: false,
@@ -263,8 +270,13 @@ impl Ring {
         self.accept_and_drop(listener)
     }
 
-    /// Accepts no more and closes the listeners. Connections that were accepted already may still
-    /// come out as events.
+    /// Whether a listener may still bring a client, also after `stop_listening`.
+    pub fn is_listening(&self) -> bool {
+        !self.late.is_empty() || self.listeners.iter().any(|listener| listener.armed)
+    }
+
+    /// Accepts no more and closes the listeners. Connections that were made by then still come out
+    /// as events, as long as `is_listening`.
     pub fn stop_listening(&mut self) {
         for index in 0..self.listeners.len() as u32 {
             let listener = &mut self.listeners[index as usize];
@@ -275,7 +287,7 @@ impl Ring {
             if listener.armed {
                 self.cancel(Token { kind: Kind::Accept, generation: 0, index });
             } else {
-                listener.fd = None;
+                self.close_listener(index);
             }
         }
     }
@@ -306,6 +318,21 @@ impl Ring {
     /// Takes over a connected, blocking socket that was made elsewhere.
     pub fn adopt(&mut self, fd: OwnedFd) -> SocketId {
         self.table.add(fd)
+    }
+
+    /// Whether `release` would give the socket away, or has nothing to give.
+    pub fn may_release(&mut self, id: SocketId) -> bool {
+        self.table.open(id).is_none_or(|socket| !socket.is_busy())
+    }
+
+    /// Gives a socket away of which the kernel holds no operation; `Gone` follows. `None`: it does,
+    /// or the socket is closing: `pause` it, wait for its send, and try again.
+    pub fn release(&mut self, id: SocketId) -> Option<OwnedFd> {
+        let socket = self.table.open(id).filter(|socket| !socket.is_busy())?;
+        let fd = socket.fd.take()?;
+        socket.receive = Receive::Off;
+        self.gone.push_back(id);
+        Some(fd)
     }
 
     /// Receives from now on. `poll_first`: nothing is expected to be there yet, as on a client
@@ -357,6 +384,16 @@ impl Ring {
         socket.buffer = buffer;
         socket.sent = 0;
         self.push(Op::Send(id.index));
+    }
+
+    /// As `send`, of the last bytes before `close`, which is to follow at once when they are
+    /// reported: their end leaves in one packet with the end of the stream, so that whoever waits
+    /// for them sees both before it can send anything more.
+    pub fn send_last(&mut self, id: SocketId, buffer: Vec<u8>) {
+        if let Some(socket) = self.table.open(id) {
+            socket.last = true;
+        }
+        self.send(id, buffer);
     }
 
     /// Whether a send of this socket has not been reported yet.
@@ -489,6 +526,9 @@ impl Ring {
         if let Some((id, buffer, ok)) = self.refused.pop_front() {
             return Some(Event::Sent { id, buffer, ok });
         }
+        if let Some((id, listener)) = self.late.pop_front() {
+            return Some(Event::Accepted { id, listener });
+        }
         let id = self.gone.pop_front()?;
         self.table.release(id);
         Some(Event::Gone { id })
@@ -498,6 +538,7 @@ impl Ring {
         self.finished_at < self.finished.len()
             || self.batch_at < self.batch.len()
             || !self.gone.is_empty()
+            || !self.late.is_empty()
             || !self.refused.is_empty()
     }
 

@@ -137,6 +137,8 @@ impl Ring {
         let socket = self.table.at(index);
         let rest = socket.buffer.get(socket.sent..).unwrap_or_default();
         let len = rest.len().min(SEND_CHUNK_MAX) as u32;
+        // The rest of a packet is kept back until the socket is shut.
+        let flags = if socket.last { flags | libc::MSG_MORE } else { flags };
         opcode::Send::new(fd, rest.as_ptr(), len)
             .flags(flags | libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build()

@@ -24,12 +24,61 @@ use crate::limits::LISTEN_BACKLOG_DEFAULT;
 pub struct Listener {
     pub(super) fd: OwnedFd,
     address: SocketAddr,
+    open: bool,
 }
 
 impl Listener {
+    /// listen(2), if it was not called yet. `backlog` None: `net.core.somaxconn`.
+    pub fn open(&mut self, backlog: Option<i32>) -> io::Result<()> {
+        if !self.open {
+            SockRef::from(&self.fd).listen(backlog.unwrap_or_else(somaxconn))?;
+            self.open = true;
+        }
+        Ok(())
+    }
+
     /// Where it listens; the port is the real one if 0 was asked for.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// The same socket once more: its queue is one, and it stays open as long as either.
+    pub fn share(&self) -> io::Result<Inherited> {
+        Ok(Inherited { fd: self.fd.try_clone()?, address: self.address })
+    }
+}
+
+/// A listening socket that another process has opened: the one before us, or the service manager.
+#[derive(Debug)]
+pub struct Inherited {
+    pub fd: OwnedFd,
+    pub address: SocketAddr,
+}
+
+impl Inherited {
+    /// Error: it is no listening TCP socket.
+    pub fn new(fd: OwnedFd) -> io::Result<Inherited> {
+        let socket = SockRef::from(&fd);
+        if !socket.is_listener()? || socket.r#type()? != Type::STREAM {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let address = socket_address(socket.local_addr()?)?;
+        Ok(Inherited { fd, address })
+    }
+
+    /// Whether further sockets may listen at its address.
+    pub fn may_be_joined(&self) -> bool {
+        SockRef::from(&self.fd).reuse_port().unwrap_or(false)
+    }
+
+    /// With what `listen` would have set; the address is as it was bound.
+    pub fn adopt(self) -> io::Result<Listener> {
+        let socket = SockRef::from(&self.fd);
+        // As the ring wants it; service managers may have chosen otherwise.
+        socket.set_nonblocking(false)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_keepalive(&keepalive())?;
+        Ok(Listener { fd: self.fd, address: self.address, open: true })
     }
 }
 
@@ -47,6 +96,14 @@ pub struct ConnectOptions {
 /// TCP_NODELAY and keepalive are set here once: accepted sockets inherit them. An IPv6 address
 /// takes IPv6 only. `backlog` None: `net.core.somaxconn`.
 pub fn listen(address: SocketAddr, backlog: Option<i32>) -> io::Result<Listener> {
+    let mut listener = bind(address)?;
+    listener.open(backlog)?;
+    Ok(listener)
+}
+
+/// As `listen`, but clients are taken in only from `Listener::open` on: until then the kernel gives
+/// none to this socket.
+pub fn bind(address: SocketAddr) -> io::Result<Listener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -56,9 +113,8 @@ pub fn listen(address: SocketAddr, backlog: Option<i32>) -> io::Result<Listener>
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_keepalive(&keepalive())?;
     socket.bind(&address.into())?;
-    socket.listen(backlog.unwrap_or_else(somaxconn))?;
     let address = socket_address(socket.local_addr()?)?;
-    Ok(Listener { fd: socket.into(), address })
+    Ok(Listener { fd: socket.into(), address, open: false })
 }
 
 /// An unconnected socket for a connection to `address`: blocking, as the ring wants it.
@@ -123,5 +179,6 @@ pub(super) fn accept_now(fd: &OwnedFd) -> io::Result<Socket> {
     let accepted = listener.accept();
     // The ring wants it blocking.
     listener.set_nonblocking(false)?;
+    // `accept` sets close-on-exec.
     accepted.map(|(socket, _)| socket)
 }

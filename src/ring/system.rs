@@ -60,3 +60,17 @@ fn get_limit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     }
     Ok(limit)
 }
+
+/// The user whom the process acts as.
+pub fn user() -> u32 {
+    // SAFETY: no arguments, and it cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// Columns and rows of the terminal that standard output is; `None`: it is none.
+pub fn terminal_size() -> Option<(usize, usize)> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ writes one winsize to where the pointer leads, which is ours and whole.
+    let done = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) };
+    (done == 0).then_some((usize::from(size.ws_col), usize::from(size.ws_row)))
+}

@@ -64,6 +64,8 @@ pub(super) struct Socket {
     pub connecting: bool,
     pub closing: bool,
     pub close_after_send: bool,
+    /// What is being sent is the last, and leaves together with the end.
+    pub last: bool,
     /// Being sent; the kernel reads it while `send` is not `None`.
     pub buffer: Vec<u8>,
     /// Bytes of `buffer` that are out.
@@ -97,6 +99,7 @@ impl Table {
             socket.receive = Receive::Off;
             socket.closing = false;
             socket.close_after_send = false;
+            socket.last = false;
             socket.sent = 0;
             return SocketId { index, generation: socket.generation };
         }
@@ -109,6 +112,7 @@ impl Table {
             connecting: false,
             closing: false,
             close_after_send: false,
+            last: false,
             buffer: Vec::new(),
             sent: 0,
         });

@@ -192,9 +192,10 @@ impl Ring {
         if last {
             listener.armed = false;
             if listener.stopping {
-                listener.fd = None;
+                self.close_listener(index);
             }
         }
+        let listener = &self.listeners[index as usize];
         let again = last && listener.fd.is_some();
         if result >= 0 {
             // SAFETY: a new descriptor from the kernel's accept, in no other hands.
@@ -234,6 +235,18 @@ impl Ring {
         }
         socket.fd = None;
         self.gone.push_back(id);
+    }
+
+    /// Closes a listener that accepts no more, and takes what waits there before: the kernel would
+    /// reset it. Another process that has the same socket may take it as well.
+    pub(super) fn close_listener(&mut self, index: u32) {
+        let Some(fd) = self.listeners.get_mut(index as usize).and_then(|of| of.fd.take()) else {
+            return;
+        };
+        while let Ok(socket) = socket::accept_now(&fd) {
+            let id = self.table.add(socket.into());
+            self.late.push_back((id, index));
+        }
     }
 
     /// Accepts one connection with the spare descriptor and drops it: for a caller that is out of

@@ -673,6 +673,101 @@ fn storm_of_connections_is_accepted_whole() {
 }
 
 #[test]
+fn connections_that_wait_when_listening_stops_still_come_out() {
+    let mut rig = Rig::new();
+    let listener = listen(LOOPBACK.parse().unwrap(), None).unwrap();
+    let address = listener.address();
+    rig.ring.listen(listener);
+    rig.turn(1);
+    // Made while the ring does not look, and after it was told to stop.
+    let mut peers: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
+    rig.ring.stop_listening();
+    peers.extend((0..3).map(|_| TcpStream::connect(address).unwrap()));
+    assert!(rig.ring.is_listening());
+    rig.until(|rig| !rig.ring.is_listening());
+    assert_eq!(rig.accepted.len(), 6);
+    assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    for (mut peer, id) in peers.into_iter().zip(rig.accepted.clone()) {
+        rig.ring.send(id, b"served".to_vec());
+        rig.turn(1);
+        let mut said = [0; 6];
+        peer.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"served");
+    }
+    rig.check_clean();
+}
+
+#[test]
+fn shared_listener_outlives_the_ring_that_stops_and_one_only_bound_takes_nobody() {
+    let (mut old, mut new) = (Rig::new(), Rig::new());
+    let listener = listen(LOOPBACK.parse().unwrap(), None).unwrap();
+    let address = listener.address();
+    let shared = listener.share().unwrap();
+    let mut beside = bind(address).unwrap();
+    old.ring.listen(listener);
+    let peers: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    old.until(|rig| rig.accepted.len() == 20);
+    new.ring.listen(shared.adopt().unwrap());
+    new.turn(1);
+    old.ring.stop_listening();
+    old.until(|rig| !rig.ring.is_listening());
+    let later: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    new.until(|rig| rig.accepted.len() == 20);
+    beside.open(None).unwrap();
+    new.ring.listen(beside);
+    let last: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+    new.until(|rig| rig.accepted.len() == 40);
+    drop((peers, later, last));
+    old.check_clean();
+    new.check_clean();
+}
+
+#[test]
+fn released_socket_goes_on_elsewhere_with_all_that_was_not_read() {
+    let mut rig = Rig::new();
+    let (mut peer, id) = rig.pair();
+    rig.ring.receive(id, true);
+    peer.write_all(b"first").unwrap();
+    rig.until(|rig| rig.bytes_of(id) == b"first");
+    assert!(rig.ring.release(id).is_none(), "the kernel still receives");
+    rig.ring.pause(id);
+    while !rig.ring.may_release(id) {
+        rig.turn(10);
+    }
+    peer.write_all(b"second").unwrap();
+    let fd = rig.ring.release(id).unwrap();
+    rig.until(|rig| rig.is_gone(id));
+    assert!(rig.ring.release(id).is_none(), "once only");
+    let mut other = Rig::new();
+    let id = other.ring.adopt(fd);
+    other.ring.receive(id, true);
+    other.until(|rig| rig.bytes_of(id) == b"second");
+    other.ring.send(id, b"answer".to_vec());
+    other.turn(1);
+    let mut said = [0; 6];
+    peer.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"answer");
+    rig.check_clean();
+    other.check_clean();
+}
+
+#[test]
+fn last_bytes_arrive_together_with_the_end() {
+    let mut rig = Rig::new();
+    let (mut peer, id) = rig.pair();
+    peer.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    rig.ring.send_last(id, b"goodbye".to_vec());
+    rig.until(|rig| !rig.sent.is_empty());
+    let early = peer.read(&mut [0; 16]).unwrap_err();
+    assert_eq!(early.kind(), ErrorKind::WouldBlock, "not without the end");
+    rig.ring.close(id);
+    let mut all = Vec::new();
+    peer.read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"goodbye");
+    rig.check_clean();
+}
+
+#[test]
 fn two_rings_share_a_port() {
     let mut one = Rig::new();
     let mut two = Rig::new();

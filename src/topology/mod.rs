@@ -18,7 +18,7 @@ pub use settings::{PoolSettings, TopologySettings};
 
 use crate::cluster::{Endpoint, Topology};
 use crate::command::Learned;
-use crate::log::Log;
+use crate::log::{Level, Log};
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use pool::{Failure, Pool, Say, Told};
 use resolve::Resolver;
@@ -33,7 +33,7 @@ use talk::Place;
 use tokio::sync::mpsc;
 
 /// What reactors tell this thread. `pool`: index in the settings.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub enum Report {
     /// `from` answered MOVED, or ASK. `endpoint`: as announced, before the address map. `known`: it
     /// was MOVED, and the reactor found it in its map and has patched its own copy.
@@ -67,11 +67,17 @@ pub enum Report {
     ReactorStopped {
         reactor: u16,
     },
+    /// From the main thread: other settings from now on, for the same pools.
+    Configure {
+        pools: Arc<[PoolSettings]>,
+        level: Level,
+    },
     /// End the thread.
     Stop,
 }
 
-/// How large requests nodes take in. A larger one would end the connection that many clients share.
+/// How large requests nodes take in (a larger one would end the connection that many clients
+/// share), and what else each has in a number of its own.
 /// `None`: not known, because the node does not tell or does not tell us.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct RequestBounds {
@@ -79,6 +85,8 @@ pub struct RequestBounds {
     pub bulk_max: Option<u64>,
     /// Bytes of a request (`client-query-buffer-limit`).
     pub query_max: Option<u64>,
+    /// Databases (`cluster-databases` of Valkey 9).
+    pub databases: Option<u64>,
 }
 
 /// What this thread tells each reactor.
@@ -133,7 +141,7 @@ pub fn start(
     // crossbeam's channel cannot wake this runtime: a thread that does nothing else waits on it.
     let carry = move || {
         while let Ok(report) = reports.recv() {
-            let last = report == Report::Stop;
+            let last = matches!(report, Report::Stop);
             if forward.blocking_send(report).is_err() || last {
                 break;
             }
@@ -225,7 +233,7 @@ impl Thread {
                         self.handle_report(report);
                         // One turn for all that has come: one wake for each reactor.
                         while let Ok(report) = inbox.try_recv() {
-                            if report == Report::Stop {
+                            if matches!(report, Report::Stop) {
                                 return;
                             }
                             self.handle_report(report);
@@ -285,10 +293,25 @@ impl Thread {
                 self.log.debug(Clock::unix_us(), "a reactor has ended", &[("reactor", reactor)]);
                 return;
             }
+            Report::Configure { pools, level } => {
+                self.log.set_level(*level);
+                return self.configure(pools);
+            }
             Report::Stop => return,
         };
         if let Some(pool) = self.pools.get_mut(usize::from(pool)) {
             pool.handle_report(report, now, &mut self.out);
+        }
+    }
+
+    /// Conversations under way end as they began.
+    fn configure(&mut self, pools: &[PoolSettings]) {
+        let now = self.clock.now_ms();
+        for ((pool, settings), known) in self.pools.iter_mut().zip(pools).zip(&mut self.settings) {
+            if **known != *settings {
+                pool.configure(settings, now);
+                *known = Rc::new(settings.clone());
+            }
         }
     }
 

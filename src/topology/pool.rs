@@ -127,6 +127,13 @@ impl Pool {
         }
     }
 
+    /// Other settings from now on: the map is asked for anew.
+    pub(super) fn configure(&mut self, settings: &PoolSettings, now: u64) {
+        self.address_map = settings.address_map.clone();
+        self.schedule.configure(settings.refresh_interval_ms, settings.seeds.len());
+        self.schedule.want(now);
+    }
+
     /// The map as it is, if there is one.
     pub(super) fn current(&self) -> Option<&Arc<Topology>> {
         self.current.as_ref()
@@ -203,7 +210,7 @@ impl Pool {
             Report::ScriptsFlushed { pool, from } => {
                 out.push(Update::Script { pool, from, body: None });
             }
-            Report::ReactorStopped { .. } | Report::Stop => {}
+            Report::Configure { .. } | Report::ReactorStopped { .. } | Report::Stop => {}
         }
     }
 
@@ -248,6 +255,7 @@ impl Pool {
         let bounds = RequestBounds {
             bulk_max: least(|bounds| bounds.bulk_max),
             query_max: least(|bounds| bounds.query_max),
+            databases: least(|bounds| bounds.databases),
         };
         if bounds != self.bounds_told {
             self.bounds_told = bounds;

@@ -101,6 +101,18 @@ impl Schedule {
         }
     }
 
+    /// Seeds that were next in turn may be others now, or none.
+    pub fn configure(&mut self, interval: u64, seeds: usize) {
+        self.interval = interval.max(REFRESH_GAP_MS_MAX);
+        self.seeds = seeds;
+        self.first_seed = 0;
+        self.queue.retain(|target| !matches!(target, Target::Seed(_)));
+        let seeds = (0..seeds).map(Target::Seed);
+        if self.in_round() {
+            self.queue.extend(seeds);
+        }
+    }
+
     /// Somebody has reason to doubt the map: a round as soon as the gap allows.
     pub fn want(&mut self, now: u64) {
         if self.in_round() {

@@ -13,7 +13,7 @@ pub struct TopologySettings {
 }
 
 /// One cluster.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolSettings {
     /// For the log.
     pub name: String,

@@ -28,6 +28,7 @@ const COMMAND: &[&[u8]] = &[b"COMMAND"];
 const INFO: &[&[u8]] = &[b"CLUSTER", b"INFO"];
 const BULK_MAX: &[&[u8]] = &[b"CONFIG", b"GET", b"proto-max-bulk-len"];
 const QUERY_MAX: &[&[u8]] = &[b"CONFIG", b"GET", b"client-query-buffer-limit"];
+const DATABASES: &[&[u8]] = &[b"CONFIG", b"GET", b"cluster-databases"];
 
 /// Addresses of one name that are tried.
 const ADDRESSES_TRIED: usize = 4;
@@ -150,7 +151,7 @@ impl Talk {
         settings: &PoolSettings,
         asked: &Endpoint,
     ) -> Result<(Topology, bool, RequestBounds), String> {
-        let all = [SHARDS, NODES, INFO, BULK_MAX, QUERY_MAX];
+        let all = [SHARDS, NODES, INFO, BULK_MAX, QUERY_MAX, DATABASES];
         let refusal = self.begin(settings, &all).await?;
         let shards = self.reply().await?;
         let lines = self.reply().await?;
@@ -158,6 +159,7 @@ impl Talk {
         let bounds = RequestBounds {
             bulk_max: number_of(&self.reply().await?),
             query_max: number_of(&self.reply().await?),
+            databases: number_of(&self.reply().await?),
         };
         let read = match read_shards(&shards, asked) {
             // Before 7.0 there is no SHARDS.

@@ -10,7 +10,7 @@ use crate::log::Log;
 use std::net::SocketAddr;
 
 /// What most nodes tell: nothing out of the ordinary.
-const BOUNDS: RequestBounds = RequestBounds { bulk_max: None, query_max: None };
+const BOUNDS: RequestBounds = RequestBounds { bulk_max: None, query_max: None, databases: None };
 
 fn address(port: u16) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], port))

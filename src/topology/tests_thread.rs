@@ -247,9 +247,10 @@ fn shards_are_preferred_and_epochs_come_from_nodes() {
         }
     }
     let heard = good.heard.lock().unwrap().clone();
-    let bounds = ["CONFIG GET proto-max-bulk-len", "CONFIG GET client-query-buffer-limit"];
-    assert_eq!(heard.get(4..6), Some(&bounds.map(String::from)[..]));
-    assert_eq!(heard.get(6..), Some(&["AUTH proxy pw", "COMMAND"].map(String::from)[..]));
+    let bounds = ["proto-max-bulk-len", "client-query-buffer-limit", "cluster-databases"];
+    let bounds = bounds.map(|name| format!("CONFIG GET {name}"));
+    assert_eq!(heard.get(4..7), Some(&bounds[..]));
+    assert_eq!(heard.get(7..), Some(&["AUTH proxy pw", "COMMAND"].map(String::from)[..]));
 }
 
 #[test]

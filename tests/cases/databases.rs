@@ -236,6 +236,9 @@ fn databases_of_any_number_have_their_own_data_and_as_many_as_allowed_are_in_use
         keys.iter().fold("MSET".to_owned(), |line, key| format!("{line} {key} {value}"))
     };
     let mget = format!("MGET {}", keys.join(" "));
+    let told = || answers(&mut proxy.client(), &["CONFIG GET databases"])[0].clone();
+    wait_until(seconds(5), "their number", || told() == "[\"databases\", \"500\"]");
+    assert!(proxy.client().run("INFO ringway").string().contains("databases:500\r\n"));
     let mut last = in_database(&proxy, 499);
     assert_eq!(last.run(&mset("last")).text(), "OK");
     assert!(last.run("CLIENT INFO").string().contains(" db=499 "));

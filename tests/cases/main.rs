@@ -5,6 +5,7 @@
 //! Not here: single-slot commands (`tests/conformance`), client libraries (`tests/clients`).
 #![allow(clippy::disallowed_methods)]
 
+mod admin;
 mod bench;
 mod blocking;
 mod breaking;

@@ -147,6 +147,19 @@ fn a10_transaction_calls_a_kept_script_whatever_nodes_forget() {
     assert!(text.starts_with(&format!("[{NOSCRIPT}")) && text.ends_with("OK]"), "{text}");
     assert_eq!(client.run("SCRIPT FLUSH").text(), "OK");
     assert!(multi(&[&evalsha]).starts_with(&format!("[{NOSCRIPT}")));
+    // One that is no script is not kept: a server would not know its name either.
+    for (body, name) in [
+        ("return 1 +", "2b1542794fdd1688e17864bfe9b6bd02547420a8"),
+        ("#!lua flags=none-such\nreturn 1", "7874b186f5643727812c07d3843a961ae90102e4"),
+    ] {
+        let evalsha = ["EVALSHA", name, "1", &key];
+        for words in [&["SCRIPT", "LOAD", body][..], &["EVAL", body, "1", &key]] {
+            assert!(client.call(words).text().starts_with("-ERR"), "{words:?}");
+            let text = multi(&[&evalsha]);
+            assert!(text.starts_with(&format!("[{NOSCRIPT}")), "{text} after {words:?}");
+            assert!(client.call(&evalsha).text().starts_with(NOSCRIPT));
+        }
+    }
 }
 
 /// Each reactor knows what clients of the others have loaded.

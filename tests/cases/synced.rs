@@ -1,15 +1,18 @@
 //! WAITAOF: it answers when everything that its client was told to be done is in the files of every
 //! primary (and of the replicas asked for), not before.
 //!
-//! Not here: WAIT (`blocking`).
+//! Not here: WAIT (`blocking`), but for nodes that break the connection.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ringway::proxy::synced::EMPTY_WRITE;
 
-use crate::bench::{answers, flavour, shared};
+use crate::bench::{answers, flavour, shared, with};
 use crate::support::client::{Client, request};
 use crate::support::cluster::{Cluster, Flavour, Node, Shape};
+use crate::support::fake::{Answer, Fake, Map, say};
+use crate::support::keys::key_of_slot;
 use crate::support::proxy::Proxy;
 use crate::support::{millis, seconds, wait_until};
 
@@ -138,4 +141,62 @@ fn waitaof_at_nodes_without_it_is_their_error_and_the_empty_write_is_theirs() {
     let dump = shared().cluster.nodes[0].client().call(&["FUNCTION", "DUMP"]);
     assert_eq!(dump.bytes().len(), 10);
     assert!(EMPTY_WRITE.windows(10).any(|window| window == dump.bytes()), "{}", dump.text());
+}
+
+/// Two nodes, each with half of the slots, that have everything everywhere; the second breaks its
+/// connection at the first request with that name, after these bytes. The answer is an error at
+/// once, and it is not asked anew: with what it lost it may have lost what the client wrote.
+#[track_caller]
+fn check_break(line: &str, at: &'static str, bytes: &'static [u8]) {
+    let (good, bad) = (Fake::start(), Fake::start());
+    let here = Some("127.0.0.1");
+    let halves = [(0, 8_191, good.port()), (8_192, 16_383, bad.port())];
+    let map = halves
+        .iter()
+        .fold(Map::default(), |map, &(first, last, port)| map.range(first, last, here, port));
+    let info = "# Replication\r\nrole:master\r\nconnected_slaves:1\r\n\
+                slave0:ip=127.0.0.1,port=1,state=online,offset=100,lag=0\r\nmaster_repl_offset:100\r\n";
+    let usual = move |name: &str, word: &str| match name {
+        "WAITAOF" => say("*2\r\n:1\r\n:1"),
+        "WAIT" => say(":1"),
+        "INFO" if word == "replication" => say(&format!("${}\r\n{info}", info.len())),
+        _ => Answer::Usual,
+    };
+    good.answer(move |request| usual(&request.name, &request.word(1)));
+    let broken = AtomicU64::new(0);
+    bad.answer(move |request| {
+        let (name, word) = (&request.name, &request.word(1));
+        let meant = name == at && (name != "INFO" || word == "replication");
+        match meant && broken.fetch_add(1, Ordering::Relaxed) == 0 {
+            true => Answer::Close(bytes.to_vec()),
+            false => usual(name, word),
+        }
+    });
+    for node in [&good, &bad] {
+        node.set_map(&map);
+    }
+    let settings = with(&[("reactors", "1")]);
+    let proxy = Proxy::start_at(&[&format!("127.0.0.1:{}", good.port())], &settings);
+    let mut client = proxy.client();
+    assert_eq!(client.run(&format!("SET {} 1", key_of_slot("a", 9_000))).text(), "OK");
+    let begun = Instant::now();
+    let text = client.run(line).text();
+    assert!(text.starts_with("-ERR "), "{line}: {text} after {at} and {bytes:?}");
+    assert!(begun.elapsed() < seconds(3), "after {:?}", begun.elapsed());
+    assert_eq!(bad.seen(line.split(' ').next().unwrap()), u64::from(at == "WAITAOF"), "asked anew");
+    // The next one is another matter.
+    assert!(!client.run(line).is_error());
+}
+
+#[test]
+fn waitaof_and_wait_promise_nothing_of_a_node_that_breaks_the_connection() {
+    for bytes in [&b""[..], b"*2\r\n:1", b"*2\r\n:1\r\n:1\r"] {
+        check_break("WAITAOF 1 1 5000", "WAITAOF", bytes);
+        check_break("WAITAOF 1 1 0", "WAITAOF", bytes);
+    }
+    check_break("WAITAOF 1 1 0", "FUNCTION", b"");
+    for bytes in [&b""[..], b"$10\r\n# Repl"] {
+        check_break("WAIT 1 5000", "INFO", bytes);
+        check_break("WAIT 1 0", "INFO", bytes);
+    }
 }

@@ -17,7 +17,7 @@ use crate::mixed::{is_long, seed};
 use crate::support::client::Client;
 use crate::support::cluster::Flavour;
 use crate::support::process::with_prefix;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, seconds, wait_until};
 
 /// A network namespace in which this thread, and all that it starts, lives from now on.
 struct Space {
@@ -131,7 +131,7 @@ fn black_holes_and_resets_at_a_nodes_port_fail_in_time_and_pass() {
             let reply = client.run(&format!("SET {key} w")).text();
             let took = start.elapsed();
             assert!(reply.starts_with("-ERR") && reply.contains("run"), "{verdict}: {reply}");
-            assert!(took <= millis(1_000), "{verdict}: failed after {took:?}");
+            assert!(took <= goal(millis(1_000)), "{verdict}: failed after {took:?}");
             std::thread::sleep(seconds(2));
             space.rules(&[]);
             let start = Instant::now();
@@ -171,7 +171,7 @@ fn resets_and_black_holes_at_the_proxys_own_port_cost_no_wrong_reply() {
     let tally = crowd.finish("resets and black holes at the proxy's port");
     tally.expect_right();
     assert_eq!(tally.lost, 0);
-    assert!(tally.connections > 20, "{} connections", tally.connections);
+    assert!(tally.connections > 6, "{} connections", tally.connections);
     bed.proxy.expect_alive();
 }
 
@@ -198,7 +198,7 @@ fn vanished_primary_is_replaced() {
     });
     let took = promoted.elapsed();
     println!("vanished: served {took:?} after the promotion");
-    assert!(took <= millis(1_000), "{took:?}");
+    assert!(took <= goal(millis(1_000)), "{took:?}");
     space.rules(&[]);
     rejoin(&bed, primary, replica);
     bed.wait_healed();
@@ -233,7 +233,7 @@ fn isolated_primary_is_left_when_it_refuses_and_its_successor_is_used() {
     });
     let took = promoted.elapsed();
     println!("isolated: promoted {:?} after the cut, used {took:?} later", promoted - cut);
-    assert!(took <= millis(1_500), "{took:?}");
+    assert!(took <= goal(millis(1_500)), "{took:?}");
     space.rules(&[]);
     rejoin(&bed, primary, replica);
     bed.wait_healed();

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ringway::cluster::{Endpoint, Node, Role, SLOTS, Topology, slot_of};
-use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Settings, Socket};
+use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Report, Settings, Socket};
 
 use crate::nodes::bulk;
 use crate::world::identity;
@@ -23,6 +23,10 @@ struct Rig {
     connecting: Vec<(u32, SocketAddr)>,
     addresses: Vec<(u32, SocketAddr)>,
     closed: Vec<Conn>,
+    /// Clients for the next process.
+    offered: Vec<(u32, Socket)>,
+    /// Slots that the other reactors are to look for elsewhere.
+    moved: Vec<u16>,
     /// Sockets that are not to be read.
     unread: Vec<Socket>,
     sockets: u32,
@@ -79,6 +83,8 @@ impl Rig {
             connecting: Vec::new(),
             addresses: Vec::new(),
             closed: Vec::new(),
+            offered: Vec::new(),
+            moved: Vec::new(),
             unread: Vec::new(),
             sockets: 0,
             prompt: true,
@@ -131,8 +137,10 @@ impl Rig {
                     self.sending.retain(|of| of.0 != conn);
                     self.proxy.handle_gone(conn, now);
                 }
+                Action::Report(Report::Moved { slot, .. }) => self.moved.push(slot),
                 Action::StopReading { socket } => self.unread.push(socket),
                 Action::StartReading { socket } => self.unread.retain(|of| *of != socket),
+                Action::Offer { client, socket } => self.offered.push((client, socket)),
                 _ => (),
             }
         }
@@ -287,6 +295,37 @@ fn redirect_out_of_the_map_is_shown_to_a_script_only_when_nobody_knows_its_targe
     rig.settle();
     assert_eq!(rig.told(Conn::Client(client)), format!("-MOVED {slot} 66.6.6.6:6 "));
     assert!(rig.connecting.is_empty());
+}
+
+/// Else whoever may run scripts could send everybody's requests for a slot astray, and end the
+/// subscriptions to its channels for a moment.
+#[test]
+fn redirect_that_a_script_made_up_leads_nobody_but_its_own_request() {
+    let mut rig = Rig::new(Settings::default());
+    let (client, other, key) = (rig.client(), rig.client(), key("k", true));
+    let slot = slot_of(key.as_bytes());
+    rig.ask(client, &format!("EVAL x 1 {key}"));
+    rig.let_in(true);
+    let first = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(first)));
+    rig.answer(first, &format!("-MOVED_{slot}_10.0.0.2:7000 {nonce}"));
+    rig.let_in(true);
+    let second = rig.backend_of(2);
+    let told = rig.told(Conn::Backend(second));
+    assert!(told.contains(&format!("EVAL $1 x $1 1 ${} {key}", key.len())), "{told}");
+    assert!(!told.contains("ASKING"), "{told}");
+    rig.ask(other, &format!("GET {key}"));
+    rig.let_in(true);
+    assert_ne!(rig.backend_of(1), first);
+    assert!(rig.told(Conn::Backend(rig.backend_of(1))).contains("GET"), "it went astray");
+    rig.answer(rig.backend_of(1), "$1 v ");
+    assert_eq!(rig.told(Conn::Client(other)), "$1 v ");
+    // The node's own word for once: back.
+    rig.answer(second, &format!("-MOVED_{slot}_10.0.0.1:7000 {}", Rig::nonce(&told)));
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(first)));
+    rig.answer(first, &format!(":7 {nonce}"));
+    assert_eq!(rig.told(Conn::Client(client)), ":7 ");
+    assert_eq!(rig.moved, [0; 0]);
 }
 
 #[test]
@@ -840,6 +879,126 @@ fn memory_counts_no_length_of_a_request_that_is_over() {
     rig.ask(client, &format!("MGET {} {}", key("a", true), key("b", false)));
     rig.memory(85);
     assert_eq!(rig.unread.len(), 0, "a few bytes are under way");
+}
+
+// --- one process after the other ------------------------------------------------------------------
+
+/// What goes along with the only client that is offered.
+fn parcel_of(rig: &mut Rig) -> Option<Vec<u8>> {
+    let [(client, socket)] = rig.offered.drain(..).collect::<Vec<_>>()[..] else { return None };
+    assert!(rig.unread.contains(&socket), "it is not read any more");
+    let now = rig.now();
+    let parcel = rig.proxy.take_leaver(client, socket, now)?;
+    rig.proxy.handle_gone(Conn::Client(client), now);
+    Some(parcel)
+}
+
+fn adopt(rig: &mut Rig, parcel: &[u8]) -> u32 {
+    let socket = rig.socket();
+    let (peer, now) = (SocketAddr::from(([10, 9, 0, 1], 1)), rig.now());
+    let (client, bytes) = rig.proxy.handle_adopted(socket, (peer, peer), parcel, now).unwrap();
+    rig.proxy.handle_received(Conn::Client(client), &bytes, now);
+    client
+}
+
+#[test]
+fn what_a_client_sends_while_it_is_given_away_is_run_by_the_next_process_only() {
+    let (mut old, mut new) = (Rig::new(Settings::default()), Rig::new(Settings::default()));
+    let client = old.client();
+    old.ask(client, "CLIENT SETNAME traveller");
+    old.ask(client, &format!("INCR {}", key("a", true)));
+    old.let_in(true);
+    let backend = old.backend_of(1);
+    assert_eq!(old.told(Conn::Backend(backend)).matches("INCR").count(), 1);
+    old.proxy.handle_hand_over(old.now());
+    // It sends on, until the driver has stopped to read: one whole and the beginning of another.
+    let more = words(&format!("INCR {}", key("b", true)));
+    let now = old.now();
+    old.proxy.handle_received(Conn::Client(client), &more, now);
+    old.proxy.handle_received(Conn::Client(client), &words("CLIENT GETNAME")[..9], now);
+    old.settle();
+    assert_eq!(old.offered, [], "its reply is not there yet");
+    old.answer(backend, ":1 ");
+    assert_eq!(old.told(Conn::Client(client)), "+OK :1 ");
+    let parcel = parcel_of(&mut old).expect("it is offered once all is answered");
+    assert_eq!(old.told(Conn::Backend(backend)), "", "what came later is not run here");
+    assert_eq!((old.proxy.clients_open(), old.closed.len()), (0, 0));
+
+    let client = adopt(&mut new, &parcel);
+    new.let_in(true);
+    let backend = new.backend_of(1);
+    assert_eq!(new.told(Conn::Backend(backend)).matches("INCR").count(), 1);
+    new.answer(backend, ":1 ");
+    let rest = words("CLIENT GETNAME")[9..].to_vec();
+    let now = new.now();
+    new.proxy.handle_received(Conn::Client(client), &rest, now);
+    new.settle();
+    assert_eq!(new.told(Conn::Client(client)), ":1 $9 traveller ");
+}
+
+#[test]
+fn client_in_a_transaction_is_given_away_after_it() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "MULTI");
+    rig.proxy.handle_hand_over(rig.now());
+    rig.pass(300);
+    assert_eq!(rig.offered, []);
+    rig.ask(client, "DISCARD");
+    rig.pass(50);
+    assert_eq!(rig.told(Conn::Client(client)), "+OK +OK ");
+    assert!(parcel_of(&mut rig).is_some());
+}
+
+#[test]
+fn client_that_subscribes_with_what_was_in_flight_is_not_given_away() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "SUBSCRIBE news");
+    rig.proxy.handle_hand_over(rig.now());
+    rig.pass(50);
+    // No node answers; then it is closed here, with the error.
+    rig.pass(6_000);
+    assert_eq!(rig.offered, []);
+    assert!(rig.closed.contains(&Conn::Client(client)));
+}
+
+#[test]
+fn client_that_leaves_while_it_is_offered_is_closed_and_not_given_away() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    rig.ask(client, "PING");
+    rig.proxy.handle_hand_over(rig.now());
+    rig.settle();
+    assert_eq!(rig.offered.len(), 1);
+    rig.proxy.handle_end(Conn::Client(client), false, rig.now());
+    rig.settle();
+    assert_eq!(rig.closed, [Conn::Client(client)]);
+    let (client, socket) = rig.offered[0];
+    assert_eq!(rig.proxy.take_leaver(client, socket, rig.now()), None);
+}
+
+#[test]
+fn drain_serves_who_still_asks_and_closes_who_is_silent() {
+    let mut rig = Rig::new(Settings::default());
+    let (busy, silent) = (rig.client(), rig.client());
+    rig.ask(busy, "PING");
+    rig.ask(silent, "PING");
+    rig.proxy.handle_drain(rig.now());
+    for _ in 0..12 {
+        rig.pass(50);
+        rig.ask(busy, "PING");
+    }
+    assert_eq!(rig.closed, [Conn::Client(silent)]);
+    assert_eq!(rig.told(Conn::Client(busy)).matches("+PONG").count(), 13);
+    rig.pass(600);
+    assert_eq!(rig.closed, [Conn::Client(silent), Conn::Client(busy)], "patience is over");
+    // Who was accepted late is served, too.
+    let late = rig.client();
+    rig.ask(late, "PING");
+    assert_eq!(rig.told(Conn::Client(late)), "+PONG ");
+    rig.pass(150);
+    assert_eq!(rig.closed.len(), 3);
 }
 
 /// A node may fall silent without a word. Where nothing else is going on nobody's time-out tells.

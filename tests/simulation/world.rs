@@ -417,7 +417,7 @@ impl World {
                 self.count_close(socket);
                 self.close(socket);
             }
-            Action::Send { conn, socket, bytes } => {
+            Action::Send { conn, socket, bytes, .. } => {
                 self.note(digest(&bytes) ^ 1 << 40, || {
                     format!("send {conn:?} {socket:?} {:?}", shown(&bytes))
                 });
@@ -445,6 +445,7 @@ impl World {
             Action::Note(_) => (),
             // One reactor has nobody to ask.
             Action::Ask { .. } | Action::Show { .. } => unreachable!("there are no peers"),
+            Action::Offer { .. } => unreachable!("no process comes after"),
             Action::Report(report) => {
                 self.note(6 << 40, || format!("report {report:?}"));
                 self.hear_report(report);
@@ -537,6 +538,7 @@ pub fn identity() -> Identity {
         os: "none".into(),
         executable: "simulation".into(),
         config_file: "".into(),
+        options: Vec::new(),
         secret: [7; 32],
     }
 }

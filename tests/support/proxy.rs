@@ -95,6 +95,10 @@ impl Proxy {
             args.extend(["--listen".to_owned(), listen]);
             args.extend(nodes.into_iter().flat_map(|node| ["--node".to_owned(), node]));
         }
+        if !settings.args.iter().any(|arg| arg.starts_with("--admin-listen")) {
+            // The tests' processes would quarrel for the one default address.
+            args.extend(["--admin-listen".to_owned(), "off".to_owned()]);
+        }
         args.extend_from_slice(&settings.args);
         let environment: Vec<(&str, &str)> =
             settings.environment.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();

@@ -41,6 +41,7 @@ impl Rig {
             os: "".into(),
             executable: "".into(),
             config_file: "".into(),
+            options: Vec::new(),
             secret: [0; 32],
         };
         let mut proxy = Proxy::new(Settings::default(), Arc::new(identity), [1, 2, 3, 4], 1, 1);
@@ -71,6 +72,10 @@ impl Rig {
         let mut actions = std::mem::take(&mut self.actions);
         self.proxy.flush(&mut actions);
         let idle = actions.is_empty();
+        // As the reactor does for the request that is timed.
+        if self.proxy.wants_clock() {
+            self.proxy.handle_turn_end(self.now.unix_us);
+        }
         for action in actions.drain(..) {
             self.act(action);
         }
@@ -106,6 +111,8 @@ impl Rig {
                 self.proxy.handle_connecting(backend, socket);
                 self.proxy.handle_connected(backend, true, self.now);
             }
+            // All of a request's bytes are given at once, so there is nothing to stop.
+            Action::StopReading { .. } | Action::StartReading { .. } => (),
             other => panic!("not expected here: {other:?}"),
         }
     }

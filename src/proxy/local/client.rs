@@ -126,6 +126,39 @@ fn reply_mode(args: &Args, session: &mut Session, out: &mut Vec<u8>) {
     }
 }
 
+/// CLIENT MAINT_NOTIFICATIONS, which open servers do not know and the table has not:
+/// `ON|OFF [moving-endpoint-type TYPE]`. Whatever the type, the endpoint that MOVING names is none:
+/// "where you connected to" is true behind any address translation, and known to all libraries.
+pub fn maint_notifications(args: &Args, session: &mut Session, out: &mut Vec<u8>) {
+    const TYPES: [&str; 5] =
+        ["internal-ip", "internal-fqdn", "external-ip", "external-fqdn", "none"];
+    let known = |word: &[u8]| TYPES.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()));
+    let right = match (args.get(3), args.get(4)) {
+        (None, None) => true,
+        (Some(option), Some(kind)) if args.len() == 5 => {
+            option.eq_ignore_ascii_case(b"moving-endpoint-type") && known(kind)
+        }
+        _ => false,
+    };
+    if !right {
+        return errors::syntax(out);
+    }
+    let on = args.get(2).is_some_and(|word| word.eq_ignore_ascii_case(b"ON"));
+    if on && session.version == Version::Resp2 {
+        return errors::fixed(out, "ERR CLIENT MAINT_NOTIFICATIONS needs RESP3: HELLO 3 first");
+    }
+    switch(args, &mut session.hears_moving, out);
+}
+
+/// The push that says: within so many seconds connect anew, to where you connected to.
+pub fn write_moving(out: &mut Vec<u8>, sequence: u64, seconds: u64) {
+    write::push_header(out, Version::Resp3, 4);
+    write::bulk(out, b"MOVING");
+    write::integer(out, sequence as i64);
+    write::integer(out, seconds as i64);
+    write::null(out, Version::Resp3);
+}
+
 fn switch(args: &Args, state: &mut bool, out: &mut Vec<u8>) {
     let word = args.get(2).unwrap_or_default();
     if word.eq_ignore_ascii_case(b"ON") {

@@ -1,13 +1,14 @@
-//! CONFIG: what clients ask for at start, answered for the proxy itself; RESETSTAT of its counts.
+//! CONFIG: what clients ask for at start, and the proxy's own options by their own names; RESETSTAT
+//! of its counts.
 //!
-//! Not here: the nodes' settings, which a client neither sees nor changes through us; our own
-//! options (room `config`). No password is among the answers.
+//! Not here: who may set an option, and whom a CONFIG is for (`proxy/settings`); what options mean
+//! (room `config`); the nodes' settings. No password is among the answers.
 
 use std::borrow::Cow;
 
 use super::{Answer, Identity, World, errors, glob};
 use crate::command::Args;
-use crate::limits::{DATABASES_ANNOUNCED, REQUEST_BULK_MAX, REQUEST_TOTAL_MAX};
+use crate::limits::{REQUEST_BULK_MAX, REQUEST_TOTAL_MAX};
 use crate::proxy::session::Session;
 use crate::resp::write;
 
@@ -37,14 +38,14 @@ struct Parameter {
 
 enum Value {
     Fixed(&'static str),
-    Of(fn(&Identity) -> String),
+    Of(fn(&World) -> String),
 }
 
 impl Value {
-    fn text(&self, identity: &Identity) -> Cow<'static, str> {
+    fn text(&self, world: &World) -> Cow<'static, str> {
         match self {
             Value::Fixed(text) => Cow::Borrowed(text),
-            Value::Of(read) => Cow::Owned(read(identity)),
+            Value::Of(read) => Cow::Owned(read(world)),
         }
     }
 }
@@ -53,7 +54,7 @@ const fn fixed(name: &'static str, value: &'static str) -> Parameter {
     Parameter { name, value: Value::Fixed(value) }
 }
 
-const fn of(name: &'static str, read: fn(&Identity) -> String) -> Parameter {
+const fn of(name: &'static str, read: fn(&World) -> String) -> Parameter {
     Parameter { name, value: Value::Of(read) }
 }
 
@@ -66,19 +67,19 @@ static PARAMETERS: &[Parameter] = &[
     of("client-query-buffer-limit", |_| REQUEST_TOTAL_MAX.to_string()),
     fixed("cluster-enabled", "no"),
     fixed("daemonize", "no"),
-    of("databases", |_| DATABASES_ANNOUNCED.to_string()),
-    of("io-threads", |identity| identity.reactors.to_string()),
-    of("latency-monitor-threshold", |identity| match identity.slowlog_max_len {
+    of("databases", |world| world.databases().to_string()),
+    of("io-threads", |world| world.identity.reactors.to_string()),
+    of("latency-monitor-threshold", |world| match world.identity.slowlog_max_len {
         0 => "0".to_owned(),
-        _ => identity.slowlog_log_slower_than.div_ceil(1_000).to_string(),
+        _ => world.identity.slowlog_log_slower_than.div_ceil(1_000).to_string(),
     }),
     fixed("loglevel", "notice"),
-    of("maxclients", |identity| identity.maxclients.to_string()),
+    of("maxclients", |world| world.identity.maxclients.to_string()),
     fixed("maxmemory", "0"),
     fixed("maxmemory-policy", "noeviction"),
     fixed("min-replicas-to-write", "0"),
     fixed("notify-keyspace-events", ""),
-    of("port", |identity| identity.listen_port.to_string()),
+    of("port", |world| world.identity.listen_port.to_string()),
     of("proto-max-bulk-len", |_| REQUEST_BULK_MAX.to_string()),
     fixed("protected-mode", "no"),
     fixed("replica-read-only", "yes"),
@@ -88,10 +89,10 @@ static PARAMETERS: &[Parameter] = &[
     fixed("slave-read-only", "yes"),
     fixed("slave-serve-stale-data", "yes"),
     fixed("slaveof", ""),
-    of("slowlog-log-slower-than", |identity| identity.slowlog_log_slower_than.to_string()),
-    of("slowlog-max-len", |identity| identity.slowlog_max_len.to_string()),
+    of("slowlog-log-slower-than", |world| world.identity.slowlog_log_slower_than.to_string()),
+    of("slowlog-max-len", |world| world.identity.slowlog_max_len.to_string()),
     fixed("tcp-keepalive", "300"),
-    of("timeout", |identity| identity.idle_timeout_s.to_string()),
+    of("timeout", |world| world.identity.idle_timeout_s.to_string()),
     fixed("tls-port", "0"),
     fixed("unixsocket", ""),
 ];
@@ -113,11 +114,69 @@ fn get(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
             }
         }
     }
-    write::map_header(out, session.version, found.len());
+    let own = own_options(args, world.identity);
+    write::map_header(out, session.version, found.len() + own.len());
     for (name, parameter) in found {
         write::bulk(out, name);
-        write::bulk(out, parameter.value.text(world.identity).as_bytes());
+        write::bulk(out, parameter.value.text(world).as_bytes());
     }
+    for (name, value) in own {
+        write::bulk(out, name);
+        write::bulk(out, value.as_bytes());
+    }
+}
+
+/// Those of ours that are asked for, each once, and by what name.
+fn own_options<'a>(args: &Args<'a>, identity: &'a Identity) -> Vec<(&'a [u8], &'a str)> {
+    let mut found: Vec<(&[u8], &str, &str)> = Vec::new();
+    let is_parameter = |name: &str| PARAMETERS.iter().any(|parameter| parameter.name == name);
+    for pattern in args.iter().skip(2) {
+        let plain = !pattern.iter().any(|byte| matches!(byte, b'[' | b'*' | b'?'));
+        for (name, value) in &identity.options {
+            let wanted = match plain {
+                true => own_name(pattern).as_bytes() == name.as_bytes(),
+                false => glob::matches(pattern, name.as_bytes(), true),
+            };
+            let theirs = std::str::from_utf8(pattern)
+                .is_ok_and(|text| is_parameter(&text.to_ascii_lowercase()));
+            // What a server has by the same spelling was answered as a server does.
+            let answered = if plain { theirs } else { is_parameter(name) };
+            if wanted && !answered && !found.iter().any(|(.., known)| known == name) {
+                found.push((if plain { pattern } else { name.as_bytes() }, value, name));
+            }
+        }
+    }
+    found.into_iter().map(|(name, value, _)| (name, value)).collect()
+}
+
+/// Flags are written with hyphens, options with underscores.
+fn own_name(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).to_ascii_lowercase().replace('-', "_")
+}
+
+/// Whether an option of the proxy has this name. `strict`: as it stands in the file, and no option
+/// of a server has it, too.
+pub fn is_own(name: &[u8], identity: &Identity, strict: bool) -> bool {
+    /// Not among what is shown, but settable.
+    const SECRET: [&str; 2] = ["password", "node_password"];
+    let own = own_name(name);
+    let known = identity.options.iter().any(|(known, _)| *known == own);
+    let spelled = name.eq_ignore_ascii_case(own.as_bytes()) && own != "maxclients";
+    (known || SECRET.contains(&own.as_str())) && (spelled || !strict)
+}
+
+/// Whether a server has all options of a CONFIG SET.
+pub fn all_known(args: &Args) -> bool {
+    let known = |name: &[u8]| {
+        PARAMETERS.iter().any(|parameter| name.eq_ignore_ascii_case(parameter.name.as_bytes()))
+    };
+    args.iter().skip(2).step_by(2).all(known)
+}
+
+/// Names and values of CONFIG SET.
+pub fn pairs_of(args: &Args) -> Vec<(String, String)> {
+    let text = |at| String::from_utf8_lossy(args.get(at).unwrap_or_default()).into_owned();
+    (2..args.len()).step_by(2).map(|at| (text(at), text(at + 1))).collect()
 }
 
 /// Nothing can be changed from here; setting what already holds is answered OK.
@@ -134,7 +193,7 @@ fn set(args: &Args, world: &World, out: &mut Vec<u8>) {
             let text = b"ERR Unknown option or number of arguments for CONFIG SET - '";
             return errors::line(out, &[text, quoted, b"'"]);
         };
-        if parameter.value.text(world.identity).as_bytes() != value {
+        if parameter.value.text(world).as_bytes() != value {
             refused = refused.or(Some(parameter.name));
         }
         at += 2;

@@ -126,14 +126,20 @@ pub fn blocking_cap(out: &mut Vec<u8>) {
     fixed(out, "ERR max blocking connections reached");
 }
 
+/// CONFIG SET of an option of ours that was refused, in the server's words.
+pub fn not_configured(out: &mut Vec<u8>, option: &str, why: &str) {
+    let text = b"ERR CONFIG SET failed (possibly related to argument '";
+    line(out, &[text, option.as_bytes(), b"') - ", why.as_bytes()]);
+}
+
+/// Options of two kinds in one CONFIG SET.
+pub fn mixed_options(out: &mut Vec<u8>) {
+    fixed(out, "ERR CONFIG SET of options of the proxy and of the nodes at once");
+}
+
 /// The same for WATCH and other state that needs a private backend.
 pub fn private_cap(out: &mut Vec<u8>) {
     fixed(out, "ERR max private connections reached");
-}
-
-/// We are going down and take nothing new.
-pub fn draining(out: &mut Vec<u8>) {
-    fixed(out, "ERR proxy is shutting down");
 }
 
 // --- keys, slots and nodes -------------------------------------------------------------------
@@ -170,6 +176,11 @@ pub fn too_many_redirects(out: &mut Vec<u8>) {
 /// A redirect to an address that no known node lists: not followed.
 pub fn untrusted_redirect(out: &mut Vec<u8>) {
     fixed(out, "ERR redirect to a node that is not in the cluster");
+}
+
+/// PROXY HOTKEYS, BIGKEYS without the option that has keys looked at.
+pub fn keys_unseen(out: &mut Vec<u8>) {
+    fixed(out, "ERR keys are not looked at, see the option sample_keys");
 }
 
 /// The request never left us: it may be repeated by anyone.

@@ -9,7 +9,6 @@ use std::io::Write;
 use super::World;
 use crate::cluster::SLOTS;
 use crate::command::Args;
-use crate::limits::DATABASES_ANNOUNCED;
 use crate::proxy::node_info;
 use crate::proxy::session::Session;
 use crate::resp::write;
@@ -292,7 +291,7 @@ fn ringway(world: &World, out: &mut Vec<u8>) {
     lines!(out,
         "ringway_version": env!("CARGO_PKG_VERSION"),
         "reactors": world.identity.reactors,
-        "databases": DATABASES_ANNOUNCED,
+        "databases": world.databases(),
         "nodes": nodes,
         "primaries": primaries,
         "slots_served": covered,

@@ -18,7 +18,10 @@ mod own_logs;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ClientFacts, ClientFilter, client_line, write_client_list, write_killed};
+pub use client::{
+    ClientFacts, ClientFilter, client_line, write_client_list, write_killed, write_moving,
+};
+pub use config::{all_known, is_own as is_own_option, pairs_of};
 pub use glob::matches as glob_matches;
 pub use help::proxy_help;
 pub use own_logs::LogQuery;
@@ -69,6 +72,8 @@ pub struct Identity {
     pub executable: Box<str>,
     /// Path of the configuration file; empty: none.
     pub config_file: Box<str>,
+    /// The proxy's own options with what holds; no passwords.
+    pub options: Vec<(&'static str, String)>,
     /// From the system's random source, drawn at start: the key of ACL GENPASS. A secret.
     pub secret: [u8; 32],
 }
@@ -78,6 +83,20 @@ impl Identity {
     pub fn open(&self) -> bool {
         self.users.is_empty()
             || self.users.iter().any(|user| &*user.name == "default" && user.password.is_none())
+    }
+
+    /// Another one when the user's password is another, or there is no such user any more. `None`:
+    /// `default`.
+    pub fn mark_of(&self, user: Option<&str>) -> [u8; 20] {
+        let name = user.unwrap_or("default");
+        let Some(known) = self.users.iter().find(|known| &*known.name == name) else {
+            return [0; 20];
+        };
+        let mut sum = sha1_smol::Sha1::new();
+        sum.update(name.as_bytes());
+        sum.update(&[0, u8::from(known.password.is_some())]);
+        sum.update(known.password.as_deref().unwrap_or_default());
+        sum.digest().bytes()
     }
 }
 
@@ -152,6 +171,8 @@ pub struct World<'a> {
     pub identity: &'a Identity,
     /// None: no map has been learnt yet.
     pub topology: Option<&'a Topology>,
+    /// How many databases each node has; `None`: not known.
+    pub databases: Option<u64>,
     pub totals: &'a Totals,
     /// Monotonic, ms.
     pub now_ms: u64,
@@ -159,6 +180,14 @@ pub struct World<'a> {
     pub unix_us: u64,
     /// A fresh random number.
     pub random: u64,
+}
+
+impl World<'_> {
+    /// How many databases clients are told of.
+    fn databases(&self) -> u64 {
+        let known = self.databases.filter(|_| !self.identity.ignore_select);
+        known.unwrap_or(DATABASES_ANNOUNCED.into())
+    }
 }
 
 /// What became of a request.

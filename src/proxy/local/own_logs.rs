@@ -17,6 +17,8 @@ const TYPES: [&str; 3] = ["slow", "large-request", "large-reply"];
 pub enum LogQuery {
     /// So many of the newest entries.
     Get(usize),
+    /// PROXY SLOWLOG: the same, with the node and its share of the time.
+    Shares(usize),
     Len,
     Reset,
     /// LATENCY: how long slow requests took.

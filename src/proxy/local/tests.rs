@@ -132,10 +132,6 @@ fn client_tells_a_client_of_itself() {
     );
     same("CLIENT PAUSE 1", "-ERR CLIENT PAUSE is not allowed through this proxy\r\n");
     same("CLIENT UNPAUSE", "-ERR CLIENT UNPAUSE is not allowed through this proxy\r\n");
-    same(
-        "CLIENT MAINT_NOTIFICATIONS on",
-        "-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n",
-    );
     same("CLIENT FOO", "-ERR unknown subcommand 'FOO'. Try CLIENT HELP.\r\n");
     same("CLIENT", "-ERR wrong number of arguments for 'client' command\r\n");
 }
@@ -156,6 +152,23 @@ fn client_refuses_bad_filters_as_the_server_does() {
     same("CLIENT KILL", "-ERR wrong number of arguments for 'client|kill' command\r\n");
     same("CLIENT UNBLOCK x", "-ERR value is not an integer or out of range\r\n");
     same("CLIENT UNBLOCK 5 FOO", "-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR\r\n");
+}
+
+#[test]
+fn databases_are_as_many_as_the_nodes_have_where_they_tell() {
+    let mut bench = Bench::new(Version::Resp2);
+    let told = |bench: &mut Bench| {
+        let info = bench.ask("INFO ringway");
+        let line = info.lines().find(|line| line.starts_with("databases:")).unwrap().to_owned();
+        (bench.ask("CONFIG GET databases"), line)
+    };
+    let config = |count: &str| format!("*2\r\n$9\r\ndatabases\r\n${}\r\n{count}\r\n", count.len());
+    assert_eq!(told(&mut bench), (config("16"), "databases:16".into()));
+    bench.databases = Some(500);
+    assert_eq!(told(&mut bench), (config("500"), "databases:500".into()));
+    // There is only one, and clients are to see as many as they like.
+    bench.identity.ignore_select = true;
+    assert_eq!(told(&mut bench), (config("16"), "databases:16".into()));
 }
 
 #[test]
@@ -838,6 +851,7 @@ fn text(write: impl FnOnce(&mut Vec<u8>), expected: &str) {
 struct Bench {
     identity: Identity,
     topology: Option<Topology>,
+    databases: Option<u64>,
     totals: Totals,
     session: Session,
 }
@@ -862,6 +876,7 @@ impl Bench {
             os: "Linux 6.18.0 x86_64".into(),
             executable: "/usr/bin/ringway".into(),
             config_file: "".into(),
+            options: Vec::new(),
             secret: [7; 32],
         };
         let peer = "127.0.0.1:50000".parse().unwrap();
@@ -869,7 +884,7 @@ impl Bench {
         let mut session = Session::new(7, peer, local, 500, true);
         session.version = version;
         let topology = Some(Topology::empty());
-        Bench { identity, topology, totals: Totals::default(), session }
+        Bench { identity, topology, databases: None, totals: Totals::default(), session }
     }
 
     /// Users default/secret, bob/pw, and guest with any password; not logged in.
@@ -888,6 +903,7 @@ impl Bench {
         World {
             identity: &self.identity,
             topology: self.topology.as_ref(),
+            databases: self.databases,
             totals: &self.totals,
             now_ms: 2_000,
             unix_us: 1_796_029_901_326_913,

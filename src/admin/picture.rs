@@ -1,0 +1,175 @@
+//! What all reactors told, joined: the one picture that every path of the endpoint shows.
+//!
+//! Not here: asking them (`gather`), rates and judgements (`live`, `ready`), text forms.
+
+use std::sync::Arc;
+
+use crate::cluster::{SLOTS, Topology};
+use crate::limits::SLOW_SHOWN_MAX;
+use crate::metrics::Counter;
+use crate::proxy::Tally;
+use crate::proxy::facts::{Counts, Facts, NodeFacts, SlowFacts};
+use crate::proxy::hot_keys::KeyCounts;
+use crate::reactor::ReactorFacts;
+
+/// The process at one moment.
+#[derive(Clone, Debug)]
+pub struct Picture {
+    /// Milliseconds of the gatherer's clock.
+    pub at_ms: u64,
+    pub unix_s: u64,
+    pub started_unix_s: u64,
+    pub draining: bool,
+    pub reactors: Vec<Reactor>,
+    /// What the process counts as a whole, by `Counter`.
+    pub process: Vec<u64>,
+    pub pools: Vec<Pool>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Reactor {
+    pub index: u16,
+    /// By `Counter`.
+    pub values: Vec<u64>,
+    /// CPU time of its thread, microseconds.
+    pub cpu_us: u64,
+    /// It has turned within the last second.
+    pub turns: bool,
+}
+
+/// One cluster, as all reactors serve it.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    pub name: Arc<str>,
+    pub tally: Tally,
+    pub counts: Counts,
+    pub nodes: Vec<NodeFacts>,
+    /// The slowest of each second, the newest first.
+    pub slow: Vec<SlowFacts>,
+    pub slow_total: u64,
+    pub keys: KeyCounts,
+    /// The newest that any of them has.
+    pub topology: Option<Arc<Topology>>,
+    pub waiting: u64,
+    pub ladder_step: u8,
+}
+
+impl Picture {
+    /// The sum over the reactors.
+    pub fn total(&self, counter: Counter) -> u64 {
+        self.reactors.iter().map(|reactor| reactor.value(counter)).sum()
+    }
+
+    pub fn of_process(&self, counter: Counter) -> u64 {
+        self.process.get(counter as usize).copied().unwrap_or(0)
+    }
+
+    pub fn ladder_step(&self) -> u8 {
+        self.pools.iter().map(|pool| pool.ladder_step).max().unwrap_or(0)
+    }
+}
+
+impl Reactor {
+    pub fn value(&self, counter: Counter) -> u64 {
+        self.values.get(counter as usize).copied().unwrap_or(0)
+    }
+}
+
+impl Pool {
+    pub fn covered(&self) -> usize {
+        self.topology.as_ref().map_or(0, |topology| topology.covered())
+    }
+
+    /// Slots of each node of the topology.
+    pub fn slot_counts(&self) -> Vec<usize> {
+        let Some(topology) = &self.topology else { return Vec::new() };
+        let mut counts = vec![0; topology.nodes.len()];
+        for slot in 0..SLOTS {
+            if let Some(count) = counts.get_mut(usize::from(topology.owners[slot])) {
+                *count += 1;
+            }
+        }
+        counts
+    }
+}
+
+/// Joins what the reactors told of their pools.
+pub fn join(reactors: &[ReactorFacts]) -> Vec<Pool> {
+    let mut pools: Vec<Pool> = Vec::new();
+    for reactor in reactors {
+        for (index, (name, facts)) in reactor.pools.iter().enumerate() {
+            match pools.get_mut(index) {
+                Some(pool) => add(pool, facts),
+                None => pools.push(first(name, facts)),
+            }
+        }
+    }
+    for pool in &mut pools {
+        pool.slow.sort_by_key(|slow| std::cmp::Reverse((slow.unix_s, slow.duration_us)));
+        // The slowest of each second comes first, and stays.
+        pool.slow.dedup_by_key(|slow| slow.unix_s);
+        pool.slow.truncate(SLOW_SHOWN_MAX);
+        pool.nodes.sort_by_key(|node| node.address);
+    }
+    pools
+}
+
+fn first(name: &Arc<str>, facts: &Facts) -> Pool {
+    Pool {
+        name: name.clone(),
+        tally: facts.tally.clone(),
+        counts: facts.counts.clone(),
+        nodes: facts.nodes.clone(),
+        slow: facts.slow.clone(),
+        slow_total: facts.slow_total,
+        keys: facts.keys,
+        topology: facts.topology.clone(),
+        waiting: facts.waiting,
+        ladder_step: facts.ladder_step,
+    }
+}
+
+fn add(pool: &mut Pool, facts: &Facts) {
+    pool.tally.add(&facts.tally);
+    add_counts(&mut pool.counts, &facts.counts);
+    for node in &facts.nodes {
+        match pool.nodes.iter_mut().find(|known| known.address == node.address) {
+            Some(known) => add_node(known, node),
+            None => pool.nodes.push(node.clone()),
+        }
+    }
+    pool.slow.extend_from_slice(&facts.slow);
+    pool.slow_total += facts.slow_total;
+    pool.keys.sampled += facts.keys.sampled;
+    pool.keys.big += facts.keys.big;
+    pool.keys.recent += facts.keys.recent;
+    pool.keys.hottest += facts.keys.hottest;
+    let version = |topology: &Option<Arc<Topology>>| topology.as_ref().map_or(0, |map| map.version);
+    if version(&facts.topology) > version(&pool.topology) {
+        pool.topology = facts.topology.clone();
+    }
+    pool.waiting += facts.waiting;
+    pool.ladder_step = pool.ladder_step.max(facts.ladder_step);
+}
+
+fn add_counts(sum: &mut Counts, other: &Counts) {
+    let add = |sum: &mut [u64], other: &[u64]| {
+        sum.iter_mut().zip(other).for_each(|(sum, count)| *sum += count);
+    };
+    add(&mut sum.commands, &other.commands);
+    add(&mut sum.crossslot, &other.crossslot);
+    add(&mut sum.error_kinds, &other.error_kinds);
+    sum.whole.add(&other.whole);
+    sum.here.add(&other.here);
+}
+
+fn add_node(sum: &mut NodeFacts, other: &NodeFacts) {
+    sum.requests += other.requests;
+    sum.error_replies += other.error_replies;
+    sum.losses += other.losses;
+    sum.connections += other.connections;
+    sum.queued += other.queued;
+    sum.pending_bytes += other.pending_bytes;
+    sum.fence_queued += other.fence_queued;
+    sum.times.add(&other.times);
+}
