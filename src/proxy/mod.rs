@@ -283,8 +283,6 @@ pub struct Proxy {
 const CHECK_EVERY_MS: u64 = 20;
 /// How often pools are shrunk and idle clients looked for.
 const TIDY_EVERY_MS: u64 = 1_000;
-/// Requests that clients held back run in one turn, at most those of one client more.
-const RESUMED_MAX: u64 = 2_048;
 
 impl Proxy {
     /// `seed` must not be guessable: the fence's nonces come from it. Client ids are
@@ -607,22 +605,6 @@ impl Proxy {
         }
         self.dirty_clients = dirty;
         actions.append(&mut self.actions);
-    }
-
-    /// Clients that may go on do, in the order in which that came about. After so many requests the
-    /// others wait for the next turn: what they all hold may be much.
-    fn resume_some(&mut self) {
-        let most = self.tally.commands + RESUMED_MAX;
-        let mut at = 0;
-        while at < self.resuming.len() && self.tally.commands < most {
-            let c = self.resuming[at];
-            at += 1;
-            self.clients[c].resuming = false;
-            self.release_held(c);
-            self.resume(c);
-        }
-        self.resuming.drain(..at);
-        self.urgent |= !self.resuming.is_empty();
     }
 
     /// Whether the driver should look for ended sends right after submitting them, without sleep.
