@@ -212,7 +212,7 @@ pub const RECEIVE_BUFFER_COUNT_MAX: u16 = 32768;
 
 /// Bytes that one turn takes in, at most a buffer more: what it has to say leaves before the rest
 /// is looked at. All receive buffers full of large requests take long.
-pub const TURN_BYTES_MAX: usize = 512 * 1024;
+pub const TURN_BYTES_MAX: usize = 256 * 1024;
 
 /// Bytes that one send operation is asked to move; a longer buffer goes in several.
 pub const SEND_CHUNK_MAX: usize = 1 << 30;

@@ -79,7 +79,7 @@ pub struct Window {
 }
 
 /// Requests in flight before anything is known of the replies.
-const WINDOW_FIRST: u32 = 16;
+const WINDOW_FIRST: u32 = 64;
 
 /// Reply bytes that one client may have in flight at a node, by estimate.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -341,9 +341,9 @@ mod tests {
 
     #[test]
     fn window_opens_while_replies_are_small() {
-        check(&[], 16);
-        check(&[(16, 80)], 32);
-        check(&[(16, 80), (32, 160), (64, 320)], 128);
+        check(&[], 64);
+        check(&[(64, 320)], 128);
+        check(&[(64, 320), (128, 640), (256, 1280)], 512);
     }
 
     #[test]

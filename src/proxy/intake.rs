@@ -16,6 +16,9 @@ use crate::resp::{Span, request};
 /// Bytes copied at least when an unfinished request goes on.
 const PIECE: usize = 512;
 
+/// Requests that clients held back run in one turn, at most those of one client more.
+const RESUMED_MAX: u64 = 2_048;
+
 /// A partial's buffers are kept for reuse up to this size.
 const PARTIAL_KEEP_MAX: usize = 64 * 1024;
 
@@ -313,6 +316,22 @@ impl Proxy {
         {
             self.partials.push(partial);
         }
+    }
+
+    /// Clients that may go on do, in the order in which that came about. After so many requests the
+    /// others wait for the next turn: what they all hold may be much.
+    pub(super) fn resume_some(&mut self) {
+        let most = self.tally.commands + RESUMED_MAX;
+        let mut at = 0;
+        while at < self.resuming.len() && self.tally.commands < most {
+            let c = self.resuming[at];
+            at += 1;
+            self.clients[c].resuming = false;
+            self.release_held(c);
+            self.resume(c);
+        }
+        self.resuming.drain(..at);
+        self.urgent |= !self.resuming.is_empty();
     }
 
     /// A client that was held back, or is about to be closed, looks whether it may go on.

@@ -576,6 +576,7 @@ impl Proxy {
         } else {
             self.next_tidy_ms
         };
+        let check = if self.resuming.is_empty() { check } else { self.now.ms };
         let leaving = self.leaving.next_deadline();
         check.min(self.waits.next_ms).min(self.ladder.deadline()).min(leaving)
     }
@@ -588,11 +589,7 @@ impl Proxy {
 
     /// Once a turn, after all events: hands out what is to be sent and done.
     pub fn flush(&mut self, actions: &mut Vec<Action>) {
-        while let Some(c) = self.resuming.pop() {
-            self.clients[c].resuming = false;
-            self.release_held(c);
-            self.resume(c);
-        }
+        self.resume_some();
         if self.has_lines() {
             self.hand_out_lines();
         }
