@@ -232,3 +232,10 @@ const _: () = {
     // A completion's result is an i32.
     assert!(SEND_CHUNK_MAX < i32::MAX as usize);
 };
+
+/// Milliseconds that replies wait for others of the same pipeline, at most, by the clock of a turn:
+/// one less may have passed. README.md names it (`gather_us`).
+pub const HOLD_MS: u64 = 2;
+
+/// Bytes of replies with which they wait no longer.
+pub const HOLD_BYTES_MAX: usize = 16 * 1024;

@@ -261,7 +261,9 @@ impl Worker {
             }
             let timeout = self.timeout();
             let clients = self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum();
-            self.ring.set_gather(self.pace.gather(clients));
+            let gather = self.pace.gather(clients);
+            self.proxies.iter_mut().for_each(|proxy| proxy.set_busy(gather.is_some()));
+            self.ring.set_gather(gather);
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
                 let mut stderr = std::io::stderr();
                 let _ = writeln!(

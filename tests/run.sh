@@ -85,11 +85,11 @@ part_format() { cargo fmt --check; }
 part_lint() { cargo clippy --locked --all-targets -- -D warnings; }
 
 part_unit() {
-    cargo test --locked --lib --bins --example open_loop --bench micro --test tidy --test allocations \
+    cargo test --no-fail-fast --locked --lib --bins --example open_loop --bench micro --test tidy --test allocations \
         --test ring_descriptors
 }
 
-part_program() { cargo test --locked --test program --test operations -- --test-threads 2; }
+part_program() { cargo test --no-fail-fast --locked --test program --test operations -- --test-threads 2; }
 
 part_conformance() { cargo test --locked --test conformance -- --test-threads 2; }
 

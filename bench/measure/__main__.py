@@ -59,13 +59,13 @@ def settle(given):
         raise Wrong("nothing to compare")
     if any(proxy.command is None for proxy in proxies) and not given.cluster:
         raise Wrong("a proxy that runs already (name=HOST:PORT) stands before a cluster that runs already: --cluster")
-    need_programs(given, loads)
     names = [proxy.name for proxy in proxies]
     names += [] if given.no_direct else ["direct"]
     names += [] if given.no_ringway else ["ringway"]
     baseline = given.baseline or names[0]
     if baseline not in names:
         raise Wrong(f"--baseline {baseline!r}: there are {', '.join(names)}")
+    need_programs(given, loads)
     return SimpleNamespace(cpus=cpus, loads=loads, points=found, left_out=left_out, proxies=proxies,
                            baseline=baseline, memtier=given.memtier, size=given.size, keys=given.keys,
                            requests=given.requests, seconds=given.seconds, rounds=given.rounds)

@@ -55,6 +55,12 @@ impl Partial {
         }
     }
 
+    /// What has not been run.
+    pub fn into_waiting(mut self) -> Vec<u8> {
+        self.compact();
+        self.bytes
+    }
+
     /// Forgets what has been run.
     pub fn compact(&mut self) {
         self.bytes.drain(..self.start);
@@ -110,6 +116,8 @@ pub struct Client {
     pub phase: Phase,
     /// In the list of those that have something to send.
     pub dirty: bool,
+    /// It has replies to send that wait for others (`hold`).
+    pub waits_to_send: bool,
     /// `partial` begins with a request that may not be run yet.
     pub held_back: bool,
     /// The driver was told to stop reading.
@@ -163,6 +171,7 @@ impl Client {
         Client {
             phase: Phase::Open,
             dirty: false,
+            waits_to_send: false,
             held_back: false,
             reading_stopped: false,
             slowed: false,

@@ -161,7 +161,7 @@ impl Proxy {
         }
         client.phase = Phase::Closing;
         let partial = client.partial.take();
-        let bytes = partial.map_or_else(Vec::new, |partial| partial.bytes);
+        let bytes = partial.map_or_else(Vec::new, |partial| partial.into_waiting());
         let mark = self.identity.mark_of(client.session.user.as_deref());
         self.tally.clients_given += 1;
         Some(Parcel::of(&client.session, mark, now.ms, bytes).encode())
@@ -232,7 +232,7 @@ fn may_be_given(client: &Client) -> bool {
     let engaged = client.mode.as_ref().is_some_and(|mode| !mode.is_empty());
     let listens =
         client.subscribed.is_some() || client.session.subscriptions > 0 || client.session.monitors;
-    let kept = client.partial.as_ref().map_or(0, |partial| partial.bytes.len());
+    let kept = client.partial.as_ref().map_or(0, |partial| partial.waiting());
     // One that sends a large request is read until it is whole.
     let most = match client.held_back {
         true => HANDOVER_FRAME_MAX as usize / 2,

@@ -37,6 +37,7 @@ mod dispatch;
 pub mod facts;
 mod fanout;
 mod fence;
+mod hold;
 pub mod hot_keys;
 mod intake;
 mod introspect;
@@ -93,6 +94,7 @@ use client::{Clients, Partial, Phase};
 use databases::Databases;
 use facts::Counts;
 use fanout::Mapless;
+use hold::Hold;
 use hot_keys::KeyWatch;
 use leaving::Leaving;
 use local::{Identity, Totals};
@@ -249,6 +251,7 @@ pub struct Proxy {
     #[allow(clippy::vec_box, reason = "the boxes themselves are what is kept for reuse")]
     partials: Vec<Box<Partial>>,
     dirty_clients: Vec<u32>,
+    hold: Hold,
     dirty_backends: Vec<u32>,
     resuming: Vec<u32>,
     ladder: Ladder,
@@ -333,6 +336,7 @@ impl Proxy {
             backend_pool: Pool::new(16 * 1024, 256 * 1024, 1024),
             partials: Vec::new(),
             dirty_clients: Vec::new(),
+            hold: Hold::default(),
             dirty_backends: Vec::new(),
             resuming: Vec::new(),
             ladder: Ladder::default(),
@@ -577,8 +581,8 @@ impl Proxy {
             self.next_tidy_ms
         };
         let check = if self.resuming.is_empty() { check } else { self.now.ms };
-        let leaving = self.leaving.next_deadline();
-        check.min(self.waits.next_ms).min(self.ladder.deadline()).min(leaving)
+        let ending = self.leaving.next_deadline().min(self.hold.deadline());
+        check.min(self.waits.next_ms).min(self.ladder.deadline()).min(ending)
     }
 
     /// The same, for a driver that now sleeps until then.
@@ -599,11 +603,7 @@ impl Proxy {
             self.flush_backend(b);
         }
         self.dirty_backends = dirty;
-        let mut dirty = std::mem::take(&mut self.dirty_clients);
-        for c in dirty.drain(..) {
-            self.flush_client(c);
-        }
-        self.dirty_clients = dirty;
+        self.flush_clients();
         actions.append(&mut self.actions);
     }
 
@@ -618,6 +618,7 @@ impl Proxy {
         }
         let client = &mut self.clients[c];
         client.dirty = false;
+        client.waits_to_send = false;
         if !matches!(client.phase, Phase::Open | Phase::Last) || client.output.sending {
             return;
         }

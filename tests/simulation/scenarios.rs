@@ -884,6 +884,43 @@ fn memory_counts_no_length_of_a_request_that_is_over() {
     assert_eq!(rig.unread.len(), 0, "a few bytes are under way");
 }
 
+// --- replies of one pipeline -----------------------------------------------------------------------
+
+#[test]
+fn replies_of_a_pipeline_wait_for_each_other_a_moment_and_only_while_there_is_much_to_do() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let both = format!("SET {} v", key("a", true)) + "\n" + &format!("SET {} v", key("b", false));
+    let ask = |rig: &mut Rig| both.lines().for_each(|line| rig.ask(client, line));
+    ask(&mut rig);
+    rig.let_in(true);
+    rig.let_in(true);
+    let (first, second) = (rig.backend_of(1), rig.backend_of(2));
+    // In one turn of the reactor.
+    let reply = |rig: &mut Rig, backend| {
+        let now = rig.now();
+        rig.proxy.handle_received(Conn::Backend(backend), b"+OK\r\n", now);
+        rig.turn();
+    };
+    reply(&mut rig, first);
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ", "nothing else is to be done");
+    reply(&mut rig, second);
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+
+    rig.proxy.set_busy(true);
+    ask(&mut rig);
+    reply(&mut rig, first);
+    assert_eq!(rig.told(Conn::Client(client)), "");
+    reply(&mut rig, second);
+    assert_eq!(rig.told(Conn::Client(client)), "+OK +OK ", "all are there");
+    ask(&mut rig);
+    reply(&mut rig, first);
+    rig.pass(15);
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ", "the other one is late");
+    reply(&mut rig, second);
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+}
+
 // --- one process after the other ------------------------------------------------------------------
 
 /// What goes along with the only client that is offered.
@@ -937,6 +974,44 @@ fn what_a_client_sends_while_it_is_given_away_is_run_by_the_next_process_only() 
     new.proxy.handle_received(Conn::Client(client), &rest, now);
     new.settle();
     assert_eq!(new.told(Conn::Client(client)), ":1 $9 traveller ");
+}
+
+#[test]
+fn pipeline_that_is_half_run_when_it_is_given_away_is_run_once_in_all() {
+    const ASKED: usize = 400;
+    let (mut old, mut new) = (Rig::new(Settings::default()), Rig::new(Settings::default()));
+    let client = old.client();
+    let all = words(&format!("INCR {}", key("a", true))).repeat(ASKED);
+    let now = old.now();
+    old.proxy.handle_received(Conn::Client(client), &all, now);
+    old.settle();
+    old.let_in(true);
+    let backend = old.backend_of(1);
+    let count = |rig: &mut Rig, backend| rig.told(Conn::Backend(backend)).matches("INCR").count();
+    let mut run = count(&mut old, backend);
+    // Some are answered, so that some of those that were held back go on.
+    old.answer(backend, &":1 ".repeat(run));
+    let going = count(&mut old, backend);
+    run += going;
+    assert!(going > 0 && run < ASKED / 2, "{run}");
+    old.proxy.handle_hand_over(old.now());
+    old.settle();
+    old.answer(backend, &":1 ".repeat(going));
+    let parcel = parcel_of(&mut old).expect("it is offered once all is answered");
+    assert_eq!(count(&mut old, backend), 0);
+
+    adopt(&mut new, &parcel);
+    new.let_in(true);
+    let backend = new.backend_of(1);
+    loop {
+        let more = count(&mut new, backend);
+        if more == 0 {
+            break;
+        }
+        run += more;
+        new.answer(backend, &":1 ".repeat(more));
+    }
+    assert_eq!(run, ASKED);
 }
 
 #[test]

@@ -311,6 +311,7 @@ impl World {
         }
         let memory = Memory { held: self.memory_percent << 20, limit: 100 << 20, sharers: 1 };
         self.proxy.handle_memory(memory, now);
+        self.proxy.set_busy((now.ms / 16 + self.parameters.seed) % 2 == 0);
         let mut actions = std::mem::take(&mut self.actions);
         self.proxy.flush(&mut actions);
         busy |= !actions.is_empty();
