@@ -174,9 +174,9 @@ options! {
              time: only where its CPU has nothing else to do.";
         Threads gather_us (gather_us): u32 = 400, Range::Number(0, 1_000),
             "Microseconds that a busy reactor waits for more requests and replies to come, so that \
-             many leave in one send: cheaper for it and for the nodes. Replies of one pipeline then \
-             wait up to 2 ms for each other. Without load nothing waits. 0 is never. Needs kernel \
-             6.12.";
+             many leave in one send: cheaper for it and for the nodes. Replies of one pipeline \
+             then wait up to 2 ms for each other. Without load nothing waits. 0 is never. Needs \
+             kernel 6.12.";
         Memory ring_entries (ring_entries): u32 = RING_SUBMISSIONS, Range::PowerOfTwo(64, 32_768),
             "Submission queue entries per reactor; the completion queue has four times as many. \
              Less where RLIMIT_MEMLOCK is tight.";
