@@ -152,8 +152,7 @@ impl Proxy {
         if reply != OK {
             return;
         }
-        let Some(seat) = self.databases.seat_of(database).or_else(|| self.seat_for(c, database))
-        else {
+        let Some(seat) = self.find_seat(c, database) else {
             reply.clear();
             return errors::databases_max(reply);
         };
@@ -165,6 +164,11 @@ impl Proxy {
         if let Some(watch) = client.mode.as_mut().and_then(|mode| mode.watch.as_mut()) {
             watch.broken = true;
         }
+    }
+
+    /// The seat of a database for client `c`; `None`: all are in use.
+    pub(super) fn find_seat(&mut self, c: u32, database: u32) -> Option<u8> {
+        self.databases.seat_of(database).or_else(|| self.seat_for(c, database))
     }
 
     /// A seat for a database that has none. It may be the one that client `c` leaves.

@@ -186,10 +186,13 @@ impl Proxy {
         if parcel.user.is_some() && mark != parcel.mark {
             return Err("its user or password is another now");
         }
+        let seat = self.find_seat(NONE, parcel.database);
+        let seat = seat.ok_or("so many databases are in use (databases_max)")?;
         self.tally.clients_total += 1;
         self.tally.clients_taken += 1;
         let mut session = Session::new(parcel.id, peer, local, now.ms, false);
         parcel.unpack(&mut session, now.ms);
+        session.seat = seat;
         let c = self.clients.open(socket, session);
         self.clients[c].refresh_plain();
         Ok((c, parcel.bytes))

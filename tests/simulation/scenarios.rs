@@ -1015,6 +1015,32 @@ fn pipeline_that_is_half_run_when_it_is_given_away_is_run_once_in_all() {
 }
 
 #[test]
+fn client_that_is_given_away_stays_in_its_database() {
+    let (mut old, mut new) = (Rig::new(Settings::default()), Rig::new(Settings::default()));
+    let client = old.client();
+    old.ask(client, "SELECT 3");
+    old.let_in(true);
+    for number in [1, 2] {
+        let private = old.backend_of(number);
+        old.answer(private, "+OK ");
+    }
+    assert_eq!(old.told(Conn::Client(client)), "+OK ");
+    old.proxy.handle_hand_over(old.now());
+    old.settle();
+    let parcel = parcel_of(&mut old).expect("nothing is under way");
+
+    let client = adopt(&mut new, &parcel);
+    new.ask(client, &format!("GET {}", key("k", true)));
+    let (backend, _) = new.connecting.pop().expect("a connection of that database");
+    let now = new.now();
+    new.proxy.handle_connected(backend, true, now);
+    new.settle();
+    assert!(new.told(Conn::Backend(backend)).ends_with("SELECT $1 3 "));
+    new.answer(backend, "+PONG +OK ");
+    assert!(new.told(Conn::Backend(backend)).contains("GET"));
+}
+
+#[test]
 fn client_in_a_transaction_is_given_away_after_it() {
     let mut rig = Rig::new(Settings::default());
     let client = rig.client();
