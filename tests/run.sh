@@ -89,15 +89,16 @@ part_unit() {
         --test ring_descriptors
 }
 
-part_program() { cargo test --no-fail-fast --locked --test program --test operations -- --test-threads 2; }
+part_program() { cargo test --no-fail-fast --locked --test program --test operations -- --test-threads 3; }
 
 part_conformance() { cargo test --locked --test conformance -- --test-threads 2; }
 
-part_cases() { cargo test --locked --test cases -- --test-threads 2; }
+# More threads than CPUs: most of the time they wait.
+part_cases() { cargo test --locked --test cases -- --test-threads 4; }
 
 # What hangs on how nodes behave, and not on us alone.
 part_cases_valkey() {
-    RINGWAY_CASES_FLAVOUR=valkey cargo test --locked --test cases -- --test-threads 2 \
+    RINGWAY_CASES_FLAVOUR=valkey cargo test --locked --test cases -- --test-threads 4 \
         faults:: moves:: splitting:: fence:: login:: nodes::
 }
 
@@ -164,7 +165,7 @@ part_chaos() {
     local folder=${TMPDIR:-/tmp}
     [[ -d /dev/shm && -w /dev/shm ]] && folder=/dev/shm
     cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway TMPDIR=$folder \
-        cargo test --locked --test chaos -- --test-threads 2 --nocapture
+        cargo test --locked --test chaos -- --test-threads 3 --nocapture
 }
 
 part_demo() {
