@@ -34,8 +34,8 @@ pub struct Details {
 /// No command seen yet (`Session::last_command`).
 pub const NO_COMMAND: u16 = u16::MAX;
 
-/// One client, as far as commands may change it or ask for it. Times in ms, monotonic. What is added
-/// here and is to last goes along to the next process, too (`parcel`).
+/// One client, as far as commands may change it or ask for it. Times in ms, monotonic. What is
+/// added here and is to last goes along to the next process, too (`parcel`).
 #[derive(Clone, Debug)]
 pub struct Session {
     /// Unique in the process, over all reactors; what CLIENT ID says.

@@ -239,9 +239,8 @@ fn readiness_is_red_while_draining_and_without_a_map() {
     let listen = format!("--admin-listen=127.0.0.1:{port}");
     let nowhere = Proxy::start_at(&["127.0.0.1:1"], &Settings::args(&[&listen]));
     wait_until(seconds(5), "the endpoint", || {
-        ask(port, "GET /readyz HTTP/1.1\r\n\r\n").is_ok_and(|answer| {
-            answer.status == 503 && answer.body.contains("no slot is served")
-        })
+        ask(port, "GET /readyz HTTP/1.1\r\n\r\n")
+            .is_ok_and(|answer| answer.status == 503 && answer.body.contains("no slot is served"))
     });
     assert_eq!(get(port, "/healthz").status, 200);
     assert_eq!(scrape(port).sum("ringway_ready", &[]), 0.0);
