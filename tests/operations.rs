@@ -16,7 +16,7 @@ use std::process::{Command, Output, Stdio};
 
 use support::client::Client;
 use support::cluster::{Cluster, Flavour};
-use support::ports::free_port;
+use support::ports::{free_port, free_ports};
 use support::process::{Folder, Process, with_prefix};
 use support::proxy::{Proxy, Settings, program};
 use support::reply::Reply;
@@ -72,7 +72,7 @@ fn compare_says_what_is_wrong_before_it_starts_anything() {
 #[test]
 fn compare_measures_direct_access_and_the_proxy_in_one_run() {
     let folder = Folder::new("compare");
-    let (prefix, base) = (folder.file("run"), free_port().to_string());
+    let (prefix, base) = (folder.file("run"), free_ports(8).to_string());
     let (prefix, ours) = (prefix.to_str().unwrap(), program());
     let output = run(
         "bench/compare.sh",

@@ -14,12 +14,18 @@ static NEXT: AtomicU16 = AtomicU16::new(0);
 
 /// A port on which nothing listens now, and whose bus port is free as well.
 pub fn free_port() -> u16 {
+    free_ports(1)
+}
+
+/// The first of so many such ports in a row; no other test of this process is given any of them.
+pub fn free_ports(count: u16) -> u16 {
     let start = (std::process::id().wrapping_mul(2_654_435_761) >> 16) as u16;
     for _ in 0..COUNT {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let port = FIRST + start.wrapping_add(step) % COUNT;
-        if is_free(port) && is_free(port + BUS) {
-            return port;
+        let step = NEXT.fetch_add(count, Ordering::Relaxed);
+        let first = FIRST + start.wrapping_add(step) % COUNT;
+        let mut all = first..first + count;
+        if all.end <= FIRST + COUNT && all.all(|port| is_free(port) && is_free(port + BUS)) {
+            return first;
         }
     }
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
