@@ -72,7 +72,7 @@ fn compare_says_what_is_wrong_before_it_starts_anything() {
 #[test]
 fn compare_measures_direct_access_and_the_proxy_in_one_run() {
     let folder = Folder::new("compare");
-    let (prefix, base) = (folder.file("run"), free_ports(8).to_string());
+    let (prefix, base) = (folder.file("run"), free_ports(100).to_string());
     let (prefix, ours) = (prefix.to_str().unwrap(), program());
     let output = run(
         "bench/compare.sh",
