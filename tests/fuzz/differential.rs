@@ -33,7 +33,7 @@ struct Explained {
     is: fn(stream: &[u8], theirs: &End, ours: &End) -> bool,
 }
 
-const EXPLAINED: [Explained; 10] = [
+const EXPLAINED: [Explained; 11] = [
     Explained {
         reason: "HELLO looks at all its options before it logs in, as servers from 7.2 on; 7.0 logs in first",
         is: |_, theirs, ours| {
@@ -50,6 +50,14 @@ const EXPLAINED: [Explained; 10] = [
         is: |_, theirs, ours| {
             let row = b"$12\r\nbegin_search\r\n";
             contains(&theirs.bytes, row) && contains(&ours.bytes, row)
+        },
+    },
+    Explained {
+        reason: "UNSUBSCRIBE from all names the channels in an order that each process draws",
+        is: |_, theirs, ours| {
+            let told = b"unsubscribe\r\n";
+            contains(&theirs.bytes, told)
+                && sorted_lines(&theirs.bytes) == sorted_lines(&ours.bytes)
         },
     },
     Explained {
@@ -106,6 +114,12 @@ const EXPLAINED: [Explained; 10] = [
         },
     },
 ];
+
+fn sorted_lines(bytes: &[u8]) -> Vec<&[u8]> {
+    let mut lines: Vec<&[u8]> = bytes.split(|&byte| byte == b'\n').collect();
+    lines.sort_unstable();
+    lines
+}
 
 fn contains(bytes: &[u8], what: &[u8]) -> bool {
     bytes.windows(what.len()).any(|window| window == what)
