@@ -186,6 +186,7 @@ pub struct Published {
     latency: Box<[AtomicU64]>,
     bounds: Arc<[u64]>,
     subscribed: AtomicBool,
+    late: AtomicBool,
 }
 
 impl Published {
@@ -197,6 +198,15 @@ impl Published {
 
     pub fn show_subscribed(&self, subscribed: bool) {
         self.subscribed.store(subscribed, Release);
+    }
+
+    /// Whether it has made no turn for about a second, or has ended, as the main thread judges.
+    pub fn is_late(&self) -> bool {
+        self.late.load(Relaxed)
+    }
+
+    pub fn show_late(&self, late: bool) {
+        self.late.store(late, Relaxed);
     }
 
     /// As last shown.
@@ -218,6 +228,7 @@ pub fn board(reactors: usize) -> Board {
             latency: zeros(),
             bounds: bounds.clone(),
             subscribed: AtomicBool::new(false),
+            late: AtomicBool::new(false),
         })
         .collect()
 }

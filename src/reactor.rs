@@ -9,7 +9,7 @@ mod passing;
 mod peers;
 mod tell;
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -372,11 +372,7 @@ impl Worker {
 
     /// A client of ours from now on.
     fn welcome(&mut self, id: SocketId, pool: u16) {
-        let addresses = self
-            .ring
-            .peer_address(id)
-            .and_then(|peer| self.ring.local_address(id).map(|local| (peer, local)));
-        let Ok((peer, local)) = addresses else {
+        let Ok((peer, local)) = self.addresses_of(id) else {
             self.own(id, Owner::Refused);
             return self.ring.close(id);
         };
@@ -405,6 +401,11 @@ impl Worker {
             self.ring.receive(id, false);
         }
         self.proxies[usize::from(pool)].handle_connected(backend, ok, self.now);
+    }
+
+    /// Of the other side, and of ours.
+    fn addresses_of(&mut self, id: SocketId) -> io::Result<(SocketAddr, SocketAddr)> {
+        Ok((self.ring.peer_address(id)?, self.ring.local_address(id)?))
     }
 
     fn own(&mut self, id: SocketId, owner: Owner) {

@@ -355,15 +355,21 @@ impl Threads {
 
     fn note_readiness(&self) {
         let ended = |thread: &JoinHandle<()>| thread.is_finished();
-        let late = self.watches.iter().zip(&self.reactors);
-        let late = late.filter(|((watch, _), thread)| watch.is_late() || ended(thread));
+        let mut reactors_late = 0;
+        for (((watch, _), thread), shown) in
+            self.watches.iter().zip(&self.reactors).zip(&*self.board)
+        {
+            let late = watch.is_late() || ended(thread);
+            shown.show_late(late);
+            reactors_late += u64::from(late);
+        }
         let all = self.pools.len() as u64 * crate::cluster::SLOTS as u64;
         let without = self.board.iter().filter(|shown| shown.value(Counter::SlotsMissing) >= all);
         let limit = self.process.value(Counter::MemoryLimit);
         self.readiness.set(ready::judge(&Facts {
             started: self.topology.is_some(),
             draining: self.draining,
-            reactors_late: late.count() as u64,
+            reactors_late,
             reactors_without_slots: without.count() as u64,
             memory_percent: ring::held().saturating_mul(100).checked_div(limit).unwrap_or(0),
         }));

@@ -2,44 +2,13 @@
 //!
 //! The real `proxy` room (`rig`). Not here: the ring, whose buffers are taken at its start.
 
-#![allow(unsafe_code, reason = "an allocator that counts has to be one")]
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
+#[path = "support/heap.rs"]
+mod heap;
 #[path = "support/rig.rs"]
 mod rig;
 
+use heap::taken;
 use rig::{Rig, command};
-
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: everything is passed on to the system's allocator; a counter is all that is added.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are passed on as they are.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        COUNT.with(|count| count.set(count.get() + 1));
-        // SAFETY: as above.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[track_caller]
 fn check(words: &[&str], pipeline: usize, reply: &str, expected: usize) {
@@ -55,11 +24,11 @@ fn check(words: &[&str], pipeline: usize, reply: &str, expected: usize) {
         rig.round(&request, reply.as_bytes());
     }
     assert_eq!(rig.received, expected, "all replies came");
-    let before = COUNT.with(Cell::get);
+    let before = taken();
     for _ in 0..5_000 {
         rig.round(&request, reply.as_bytes());
     }
-    let count = COUNT.with(Cell::get) - before;
+    let count = taken() - before;
     assert_eq!(count, 0, "allocations in {} commands", 5_000 * pipeline);
 }
 
@@ -85,7 +54,7 @@ fn local_command_in_steady_state_allocates_nothing() {
 
 #[test]
 fn counting_allocator_counts() {
-    let before = COUNT.with(Cell::get);
+    let before = taken();
     drop(std::hint::black_box(Vec::<u8>::with_capacity(10)));
-    assert_eq!(COUNT.with(Cell::get) - before, 1);
+    assert_eq!(taken() - before, 1);
 }

@@ -1,4 +1,4 @@
-//! The thread that looks at the reactors and asks them, once a second, for all their numbers.
+//! The thread that asks the reactors, once a second, for all their numbers.
 //!
 //! It waits for none of them for long: who does not answer is shown as it last was. Whoever reads
 //! the endpoint gets the last picture and reaches no reactor.
@@ -16,13 +16,8 @@ use crate::metrics::{Board, Counter};
 use crate::reactor::{Message, Peer, ReactorFacts};
 use crate::ready::{Readiness, Reason, Shown};
 
-/// Between two looks at whether reactors turn, and looks between two questions.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-const LOOKS_PER_QUESTION: u32 = 4;
-
-/// A reactor turns, and says so, twice a second at least. Counted in looks and not in time, so that
-/// a pause of the whole process is no reactor's fault.
-const LATE_LOOKS: u32 = 5;
+/// Between two questions.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a reactor may take to answer.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -32,8 +27,6 @@ pub struct Sources {
     pub peers: Vec<Peer>,
     /// The kernel's numbers of their threads.
     pub tids: Vec<u32>,
-    /// The reactors', and at last the process's.
-    pub board: Board,
     pub started_unix_s: u64,
 }
 
@@ -41,27 +34,27 @@ pub struct Sources {
 pub struct Shared {
     state: Mutex<State>,
     readiness: Shown,
+    board: Board,
 }
 
 #[derive(Default)]
 struct State {
     latest: Option<Arc<Picture>>,
     history: History,
-    turning: Vec<bool>,
 }
 
 impl Shared {
-    pub fn new(readiness: Shown) -> Shared {
-        Shared { state: Mutex::default(), readiness }
+    pub fn new(readiness: Shown, board: Board) -> Shared {
+        Shared { state: Mutex::default(), readiness, board }
     }
 
     pub fn readiness(&self) -> Readiness {
         self.readiness.get()
     }
 
-    /// For each reactor whether it has turned within the last second.
+    /// For each reactor whether it has turned within the last second, by now.
     pub fn turning(&self) -> Vec<bool> {
-        self.with(|state| state.turning.clone())
+        self.board.iter().map(|shown| !shown.is_late()).collect()
     }
 
     /// `None`: nothing is known yet.
@@ -85,47 +78,23 @@ struct Gatherer {
     shared: Arc<Shared>,
     /// As each last told.
     told: Vec<Option<ReactorFacts>>,
-    /// Each reactor's turns when it was last seen to turn, and looks since.
-    turns: Vec<(u64, u32)>,
     start: Instant,
 }
 
-/// Looks and asks until the process ends.
+/// Asks until the process ends.
 #[allow(clippy::disallowed_methods, reason = "this thread's own clock")]
 pub fn run(sources: Sources, shared: Arc<Shared>) {
     let reactors = sources.peers.len();
-    let mut gatherer = Gatherer {
-        sources,
-        shared,
-        told: vec![None; reactors],
-        turns: vec![(0, 0); reactors],
-        start: Instant::now(),
-    };
-    for look in 0_u32.. {
-        gatherer.look();
-        if look % LOOKS_PER_QUESTION == 0 {
-            gatherer.ask();
-            gatherer.show();
-        }
-        std::thread::sleep(LOOK_EVERY);
+    let mut gatherer =
+        Gatherer { sources, shared, told: vec![None; reactors], start: Instant::now() };
+    loop {
+        gatherer.ask();
+        gatherer.show();
+        std::thread::sleep(ASK_EVERY);
     }
 }
 
 impl Gatherer {
-    fn look(&mut self) {
-        for ((turns, looks), shown) in self.turns.iter_mut().zip(self.sources.board.iter()) {
-            let now = shown.value(Counter::Turns);
-            *looks = if now == *turns { looks.saturating_add(1) } else { 0 };
-            *turns = now;
-        }
-        let turning = self.turning();
-        self.shared.with(|state| state.turning = turning);
-    }
-
-    fn turning(&self) -> Vec<bool> {
-        self.turns.iter().map(|&(_, looks)| looks < LATE_LOOKS).collect()
-    }
-
     #[allow(clippy::disallowed_methods, reason = "this thread's own clock")]
     fn ask(&mut self) {
         let (to, answers) = bounded(self.told.len());
@@ -152,7 +121,7 @@ impl Gatherer {
         if told.is_empty() {
             return;
         }
-        let turning = self.turning();
+        let turning = self.shared.turning();
         let reactors = told.iter().map(|facts| {
             let index = usize::from(facts.index);
             Reactor {
@@ -162,7 +131,7 @@ impl Gatherer {
                 turns: turning.get(index).copied().unwrap_or(false),
             }
         });
-        let process = self.sources.board.last().map(|shown| {
+        let process = self.shared.board.last().map(|shown| {
             Counter::ALL.iter().map(|&counter| shown.value(counter)).collect::<Vec<u64>>()
         });
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

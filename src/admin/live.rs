@@ -194,7 +194,7 @@ impl Span {
 fn point(before: &Picture, now: &Picture) -> Point {
     let span = Span::of(before, now);
     let rate = |counter| span.rate(before.total(counter), now.total(counter));
-    let whole = joined(before, now, |pool| &pool.counts.whole);
+    let whole = joined(before, now, |pool| &pool.facts.counts.whole);
     let spread = spread(&whole);
     Point {
         ops: rate(Counter::Commands),
@@ -223,8 +223,10 @@ fn spread(times: &Times) -> Spread {
 fn live(before: &Picture, now: &Picture) -> Live {
     let span = Span::of(before, now);
     let rate = |counter| span.rate(before.total(counter), now.total(counter));
-    let (whole, here) =
-        (joined(before, now, |pool| &pool.counts.whole), joined(before, now, |p| &p.counts.here));
+    let (whole, here) = (
+        joined(before, now, |pool| &pool.facts.counts.whole),
+        joined(before, now, |p| &p.facts.counts.here),
+    );
     let at_nodes = whole.sum_us().saturating_sub(here.sum_us());
     let pools = now.pools.iter().enumerate();
     Live {
@@ -241,7 +243,7 @@ fn live(before: &Picture, now: &Picture) -> Live {
         blocked: now.total(Counter::ClientsBlocked),
         subscribers: now.total(Counter::PubsubClients),
         in_flight: now.total(Counter::RequestsInFlight),
-        waiting: now.pools.iter().map(|pool| pool.waiting).sum(),
+        waiting: now.pools.iter().map(|pool| pool.facts.waiting).sum(),
         node_share: (whole.sum_us() > 0).then(|| at_nodes as f64 / whole.sum_us() as f64),
         whole: spread(&whole),
         here: spread(&here),
@@ -281,20 +283,20 @@ fn reactors(before: &Picture, now: &Picture, span: Span) -> Vec<LiveReactor> {
 
 fn live_pool(before: Option<&Pool>, now: &Pool, span: Span) -> LivePool {
     let old = before.unwrap_or(now);
-    let looked_at = now.keys.on && now.keys.recent > 0;
+    let looked_at = now.facts.keys.on && now.facts.keys.recent > 0;
     let (nodes, slots) = in_order(nodes(old, now, span), ranges(now));
     LivePool {
         name: now.name.clone(),
         covered: now.covered(),
-        version: now.topology.as_ref().map_or(0, |topology| topology.version),
+        version: now.facts.topology.as_ref().map_or(0, |topology| topology.version),
         slots,
         nodes,
         commands: commands(old, now, span),
         errors: errors(old, now, span),
-        slow: now.slow.clone(),
-        slow_per_s: span.rate(old.slow_total, now.slow_total),
+        slow: now.facts.slow.clone(),
+        slow_per_s: span.rate(old.facts.slow_total, now.facts.slow_total),
         crossslot: crossslot(now),
-        hottest: looked_at.then(|| now.keys.hottest as f64 / now.keys.recent as f64),
+        hottest: looked_at.then(|| now.facts.keys.hottest as f64 / now.facts.keys.recent as f64),
     }
 }
 
@@ -317,7 +319,7 @@ fn in_order(
 
 pub fn ranges(pool: &Pool) -> Vec<(u16, u16, usize)> {
     let mut ranges: Vec<(u16, u16, usize)> = Vec::new();
-    let Some(topology) = &pool.topology else { return ranges };
+    let Some(topology) = &pool.facts.topology else { return ranges };
     for (slot, &owner) in (0..).zip(topology.owners.iter()) {
         let owner = usize::from(owner);
         if owner >= topology.nodes.len() {
@@ -334,7 +336,7 @@ pub fn ranges(pool: &Pool) -> Vec<(u16, u16, usize)> {
 /// In the order of the topology, to which slots refer; then those that it names no more.
 fn nodes(old: &Pool, now: &Pool, span: Span) -> Vec<LiveNode> {
     let mut out = Vec::new();
-    if let Some(topology) = &now.topology {
+    if let Some(topology) = &now.facts.topology {
         for (node, slots) in topology.nodes.iter().zip(now.slot_counts()) {
             let mut live = numbers(node.address, old, now, span);
             live.name = format!("{}:{}", node.endpoint.host, node.endpoint.port);
@@ -345,7 +347,7 @@ fn nodes(old: &Pool, now: &Pool, span: Span) -> Vec<LiveNode> {
             out.push(live);
         }
     }
-    for facts in &now.nodes {
+    for facts in &now.facts.nodes {
         if out.iter().all(|live| live.address != Some(facts.address)) {
             out.push(numbers(Some(facts.address), old, now, span));
         }
@@ -354,7 +356,8 @@ fn nodes(old: &Pool, now: &Pool, span: Span) -> Vec<LiveNode> {
 }
 
 fn numbers(address: Option<SocketAddr>, old: &Pool, now: &Pool, span: Span) -> LiveNode {
-    let find = |pool: &Pool| pool.nodes.iter().find(|node| Some(node.address) == address).cloned();
+    let find =
+        |pool: &Pool| pool.facts.nodes.iter().find(|node| Some(node.address) == address).cloned();
     let mut live = LiveNode {
         name: address.map_or("unresolved".to_string(), |address| address.to_string()),
         address,
@@ -387,7 +390,7 @@ fn numbers(address: Option<SocketAddr>, old: &Pool, now: &Pool, span: Span) -> L
 
 /// Those that clients send most now.
 fn commands(old: &Pool, now: &Pool, span: Span) -> Vec<LiveCommand> {
-    let counts = now.counts.commands.iter().zip(old.counts.commands.iter()).enumerate();
+    let counts = now.facts.counts.commands.iter().zip(old.facts.counts.commands.iter()).enumerate();
     let mut out: Vec<LiveCommand> = counts
         .filter(|(_, (now, _))| **now > 0)
         .map(|(id, (now, old))| LiveCommand {
@@ -403,11 +406,12 @@ fn commands(old: &Pool, now: &Pool, span: Span) -> Vec<LiveCommand> {
 }
 
 fn errors(old: &Pool, now: &Pool, span: Span) -> Vec<LiveError> {
-    let replied = ERROR_KINDS.iter().zip(now.counts.error_kinds).zip(old.counts.error_kinds);
+    let replied =
+        ERROR_KINDS.iter().zip(now.facts.counts.error_kinds).zip(old.facts.counts.error_kinds);
     let mut out: Vec<LiveError> = replied
         .map(|((kind, now), old)| LiveError { kind, per_s: span.rate(old, now), total: now })
         .collect();
-    let (a, b) = (&old.tally, &now.tally);
+    let (a, b) = (&old.facts.tally, &now.facts.tally);
     let ours = [
         ("(time-out)", a.timeouts, b.timeouts),
         ("(connection lost)", a.lost, b.lost),
@@ -425,7 +429,7 @@ fn errors(old: &Pool, now: &Pool, span: Span) -> Vec<LiveError> {
 }
 
 fn crossslot(pool: &Pool) -> Vec<(String, u64)> {
-    let counts = pool.counts.crossslot.iter().enumerate().filter(|(_, count)| **count > 0);
+    let counts = pool.facts.counts.crossslot.iter().enumerate().filter(|(_, count)| **count > 0);
     let mut out: Vec<(String, u64)> =
         counts.map(|(id, count)| (COMMANDS[id].name.replace('|', " "), *count)).collect();
     out.sort_by_key(|(_, count)| std::cmp::Reverse(*count));

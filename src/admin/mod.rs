@@ -53,11 +53,10 @@ pub struct AdminSettings {
 /// and the log says so: it must not keep the process from serving, and belongs to the process
 /// before it until that one has ended.
 pub fn start(settings: AdminSettings, log: Log) -> io::Result<()> {
-    let shared = Arc::new(Shared::new(settings.readiness));
+    let shared = Arc::new(Shared::new(settings.readiness, settings.board));
     let sources = Sources {
         peers: settings.peers,
         tids: settings.tids,
-        board: settings.board,
         started_unix_s: settings.started_unix_s,
     };
     let gathered = shared.clone();

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use crate::cluster::{SLOTS, Topology};
 use crate::limits::SLOW_SHOWN_MAX;
 use crate::metrics::Counter;
-use crate::proxy::Tally;
-use crate::proxy::facts::{Counts, Facts, NodeFacts, SlowFacts};
-use crate::proxy::hot_keys::KeyCounts;
+use crate::proxy::facts::{Counts, Facts, NodeFacts};
 use crate::reactor::ReactorFacts;
 
 /// The process at one moment.
@@ -41,17 +39,8 @@ pub struct Reactor {
 #[derive(Clone, Debug)]
 pub struct Pool {
     pub name: Arc<str>,
-    pub tally: Tally,
-    pub counts: Counts,
-    pub nodes: Vec<NodeFacts>,
-    /// The slowest of each second, the newest first.
-    pub slow: Vec<SlowFacts>,
-    pub slow_total: u64,
-    pub keys: KeyCounts,
-    /// The newest that any of them has.
-    pub topology: Option<Arc<Topology>>,
-    pub waiting: u64,
-    pub ladder_step: u8,
+    /// Added up; of the slow ones the slowest of each second, the newest first; the newest map.
+    pub facts: Facts,
 }
 
 impl Picture {
@@ -65,7 +54,7 @@ impl Picture {
     }
 
     pub fn ladder_step(&self) -> u8 {
-        self.pools.iter().map(|pool| pool.ladder_step).max().unwrap_or(0)
+        self.pools.iter().map(|pool| pool.facts.ladder_step).max().unwrap_or(0)
     }
 }
 
@@ -77,12 +66,12 @@ impl Reactor {
 
 impl Pool {
     pub fn covered(&self) -> usize {
-        self.topology.as_ref().map_or(0, |topology| topology.covered())
+        self.facts.topology.as_ref().map_or(0, |topology| topology.covered())
     }
 
     /// Slots of each node of the topology.
     pub fn slot_counts(&self) -> Vec<usize> {
-        let Some(topology) = &self.topology else { return Vec::new() };
+        let Some(topology) = &self.facts.topology else { return Vec::new() };
         let mut counts = vec![0; topology.nodes.len()];
         for slot in 0..SLOTS {
             if let Some(count) = counts.get_mut(usize::from(topology.owners[slot])) {
@@ -99,57 +88,42 @@ pub fn join(reactors: &[ReactorFacts]) -> Vec<Pool> {
     for reactor in reactors {
         for (index, (name, facts)) in reactor.pools.iter().enumerate() {
             match pools.get_mut(index) {
-                Some(pool) => add(pool, facts),
-                None => pools.push(first(name, facts)),
+                Some(pool) => add(&mut pool.facts, facts),
+                None => pools.push(Pool { name: name.clone(), facts: facts.clone() }),
             }
         }
     }
-    for pool in &mut pools {
-        pool.slow.sort_by_key(|slow| std::cmp::Reverse((slow.unix_s, slow.duration_us)));
+    for Pool { facts, .. } in &mut pools {
+        facts.slow.sort_by_key(|slow| std::cmp::Reverse((slow.unix_s, slow.duration_us)));
         // The slowest of each second comes first, and stays.
-        pool.slow.dedup_by_key(|slow| slow.unix_s);
-        pool.slow.truncate(SLOW_SHOWN_MAX);
-        pool.nodes.sort_by_key(|node| node.address);
+        facts.slow.dedup_by_key(|slow| slow.unix_s);
+        facts.slow.truncate(SLOW_SHOWN_MAX);
+        facts.nodes.sort_by_key(|node| node.address);
     }
     pools
 }
 
-fn first(name: &Arc<str>, facts: &Facts) -> Pool {
-    Pool {
-        name: name.clone(),
-        tally: facts.tally.clone(),
-        counts: facts.counts.clone(),
-        nodes: facts.nodes.clone(),
-        slow: facts.slow.clone(),
-        slow_total: facts.slow_total,
-        keys: facts.keys,
-        topology: facts.topology.clone(),
-        waiting: facts.waiting,
-        ladder_step: facts.ladder_step,
-    }
-}
-
-fn add(pool: &mut Pool, facts: &Facts) {
-    pool.tally.add(&facts.tally);
-    add_counts(&mut pool.counts, &facts.counts);
+fn add(sum: &mut Facts, facts: &Facts) {
+    sum.tally.add(&facts.tally);
+    add_counts(&mut sum.counts, &facts.counts);
     for node in &facts.nodes {
-        match pool.nodes.iter_mut().find(|known| known.address == node.address) {
+        match sum.nodes.iter_mut().find(|known| known.address == node.address) {
             Some(known) => add_node(known, node),
-            None => pool.nodes.push(node.clone()),
+            None => sum.nodes.push(node.clone()),
         }
     }
-    pool.slow.extend_from_slice(&facts.slow);
-    pool.slow_total += facts.slow_total;
-    pool.keys.sampled += facts.keys.sampled;
-    pool.keys.big += facts.keys.big;
-    pool.keys.recent += facts.keys.recent;
-    pool.keys.hottest += facts.keys.hottest;
+    sum.slow.extend_from_slice(&facts.slow);
+    sum.slow_total += facts.slow_total;
+    sum.keys.sampled += facts.keys.sampled;
+    sum.keys.big += facts.keys.big;
+    sum.keys.recent += facts.keys.recent;
+    sum.keys.hottest += facts.keys.hottest;
     let version = |topology: &Option<Arc<Topology>>| topology.as_ref().map_or(0, |map| map.version);
-    if version(&facts.topology) > version(&pool.topology) {
-        pool.topology = facts.topology.clone();
+    if version(&facts.topology) > version(&sum.topology) {
+        sum.topology = facts.topology.clone();
     }
-    pool.waiting += facts.waiting;
-    pool.ladder_step = pool.ladder_step.max(facts.ladder_step);
+    sum.waiting += facts.waiting;
+    sum.ladder_step = sum.ladder_step.max(facts.ladder_step);
 }
 
 fn add_counts(sum: &mut Counts, other: &Counts) {

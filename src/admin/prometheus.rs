@@ -227,7 +227,8 @@ fn commands(page: &mut Page, picture: &Picture) {
     let name = "ringway_commands_total";
     page.family(name, "counter", "Commands of clients that were known, by command and class.");
     for pool in &picture.pools {
-        for (id, count) in pool.counts.commands.iter().enumerate().filter(|(_, count)| **count > 0)
+        for (id, count) in
+            pool.facts.counts.commands.iter().enumerate().filter(|(_, count)| **count > 0)
         {
             let class = class_name(id);
             let labels =
@@ -238,7 +239,8 @@ fn commands(page: &mut Page, picture: &Picture) {
     let name = "ringway_crossslot_refusals_total";
     page.family(name, "counter", "Requests refused with CROSSSLOT, by command.");
     for pool in &picture.pools {
-        for (id, count) in pool.counts.crossslot.iter().enumerate().filter(|(_, count)| **count > 0)
+        for (id, count) in
+            pool.facts.counts.crossslot.iter().enumerate().filter(|(_, count)| **count > 0)
         {
             page.sample(name, &[("pool", &pool.name), ("command", &command_label(id))], count);
         }
@@ -246,7 +248,7 @@ fn commands(page: &mut Page, picture: &Picture) {
     let name = "ringway_replied_errors_total";
     page.family(name, "counter", "Error replies to clients, by their first word.");
     for pool in &picture.pools {
-        for (kind, count) in ERROR_KINDS.iter().zip(pool.counts.error_kinds) {
+        for (kind, count) in ERROR_KINDS.iter().zip(pool.facts.counts.error_kinds) {
             page.sample(name, &[("pool", &pool.name), ("error", kind)], count);
         }
     }
@@ -270,12 +272,12 @@ fn times(page: &mut Page, picture: &Picture) {
                 in 64 at most, without those that block.";
     page.family(name, "histogram", help);
     for pool in &picture.pools {
-        page.histogram(name, &[("pool", &pool.name)], &pool.counts.whole);
+        page.histogram(name, &[("pool", &pool.name)], &pool.facts.counts.whole);
     }
     let name = "ringway_proxy_duration_seconds";
     page.family(name, "histogram", "Of these, the time spent in the proxy.");
     for pool in &picture.pools {
-        page.histogram(name, &[("pool", &pool.name)], &pool.counts.here);
+        page.histogram(name, &[("pool", &pool.name)], &pool.facts.counts.here);
     }
 }
 
@@ -284,28 +286,28 @@ type PoolValue = fn(&Pool) -> f64;
 const POOL_ROWS: &[(&str, &str, &str, PoolValue)] = &[
     ("slots_served", "gauge", "Slots that a node owns, of 16384.", |pool| pool.covered() as f64),
     ("topology_version", "gauge", "Slot maps taken over since the start.", |pool| {
-        pool.topology.as_ref().map_or(0, |topology| topology.version) as f64
+        pool.facts.topology.as_ref().map_or(0, |topology| topology.version) as f64
     }),
     ("requests_waiting", "gauge", "Requests that wait for time, or for a better map.", |pool| {
-        pool.waiting as f64
+        pool.facts.waiting as f64
     }),
     ("slow_requests_total", "counter", "Requests as slow as SLOWLOG wants them.", |pool| {
-        pool.slow_total as f64
+        pool.facts.slow_total as f64
     }),
     ("keys_sampled_total", "counter", "Keys looked at for PROXY HOTKEYS.", |pool| {
-        pool.keys.sampled as f64
+        pool.facts.keys.sampled as f64
     }),
     (
         "hottest_keys_ratio",
         "gauge",
         "Share of each reactor's hottest key in its traffic.",
-        |pool| pool.keys.hottest as f64 / pool.keys.recent.max(1) as f64,
+        |pool| pool.facts.keys.hottest as f64 / pool.facts.keys.recent.max(1) as f64,
     ),
     (
         "big_values_total",
         "counter",
         "Requests and replies of 16 KiB and more (sample_keys).",
-        |p| p.keys.big as f64,
+        |p| p.facts.keys.big as f64,
     ),
 ];
 
@@ -348,7 +350,7 @@ fn nodes(page: &mut Page, picture: &Picture) {
         let name = format!("ringway_{family}");
         page.family(&name, kind, help);
         for pool in &picture.pools {
-            for node in &pool.nodes {
+            for node in &pool.facts.nodes {
                 let address = node.address.to_string();
                 page.sample(&name, &[("pool", &pool.name), ("node", &address)], value(node));
             }
@@ -358,7 +360,7 @@ fn nodes(page: &mut Page, picture: &Picture) {
     let help = "From giving a request to the node to reading its reply, of the timed ones.";
     page.family(name, "histogram", help);
     for pool in &picture.pools {
-        for node in pool.nodes.iter().filter(|node| node.times.count() > 0) {
+        for node in pool.facts.nodes.iter().filter(|node| node.times.count() > 0) {
             let address = node.address.to_string();
             page.histogram(name, &[("pool", &pool.name), ("node", &address)], &node.times);
         }
@@ -375,7 +377,7 @@ fn map(page: &mut Page, picture: &Picture) {
     for (index, (name, help)) in families.into_iter().enumerate() {
         page.family(name, "gauge", help);
         for pool in &picture.pools {
-            let Some(topology) = &pool.topology else { continue };
+            let Some(topology) = &pool.facts.topology else { continue };
             let mut seen = Vec::new();
             for (node, slots) in topology.nodes.iter().zip(pool.slot_counts()) {
                 let Some(address) = node.address.filter(|at| !seen.contains(at)) else { continue };

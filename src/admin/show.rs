@@ -185,7 +185,7 @@ fn map(json: &mut Json, pool: &Pool) {
     json.open("", '{');
     json.text("name", &pool.name);
     json.number("slots_served", pool.covered() as u64);
-    if let Some(topology) = &pool.topology {
+    if let Some(topology) = &pool.facts.topology {
         json.number("version", topology.version);
         json.number("epoch", topology.epoch);
         json.open("nodes", '[');

@@ -10,7 +10,7 @@ use super::{prometheus, show, top};
 use crate::cluster::{Endpoint, Node, Role, SLOTS, Topology, UNOWNED};
 use crate::metrics::{Counter, Times};
 use crate::proxy::Tally;
-use crate::proxy::facts::{Counts, NodeFacts};
+use crate::proxy::facts::{Counts, Facts, NodeFacts};
 use crate::proxy::hot_keys::KeyCounts;
 use crate::ready::Readiness;
 
@@ -66,15 +66,17 @@ fn picture(at_ms: u64) -> Picture {
         process: vec![0; Counter::ALL.len()],
         pools: vec![Pool {
             name: "default".into(),
-            tally: Tally::default(),
-            counts: Counts::default(),
-            nodes: (0..3).map(node_facts).collect(),
-            slow: Vec::new(),
-            slow_total: 0,
-            keys: KeyCounts::default(),
-            topology: Some(Arc::new(topology())),
-            waiting: 0,
-            ladder_step: 0,
+            facts: Facts {
+                tally: Tally::default(),
+                counts: Counts::default(),
+                nodes: (0..3).map(node_facts).collect(),
+                slow: Vec::new(),
+                slow_total: 0,
+                keys: KeyCounts::default(),
+                topology: Some(Arc::new(topology())),
+                waiting: 0,
+                ladder_step: 0,
+            },
         }],
     }
 }
@@ -101,9 +103,9 @@ fn check_note(spoil: impl FnOnce(&mut Picture), grade: Grade, text: &str) {
 #[test]
 fn rates_are_those_of_the_last_seconds() {
     let live = live(|last| {
-        last.pools[0].nodes[0].requests = 500;
-        last.pools[0].counts.whole.record(3_000);
-        last.pools[0].counts.here.record(1_000);
+        last.pools[0].facts.nodes[0].requests = 500;
+        last.pools[0].facts.counts.whole.record(3_000);
+        last.pools[0].facts.counts.here.record(1_000);
     });
     assert_eq!((live.ops, live.uptime_s), (1_000.0, 109));
     assert_eq!(live.reactors[0].cpu, 0.5);
@@ -140,28 +142,37 @@ fn nodes_stand_in_the_order_of_their_slots() {
 #[test]
 fn what_stands_out_is_said() {
     check_note(|_| (), Grade::Info, "Nothing stands out.");
-    check_note(|last| last.pools[0].waiting = 7, Grade::Warn, "better map: 7");
-    check_note(|last| last.pools[0].ladder_step = 3, Grade::Bad, "new clients are refused");
+    check_note(|last| last.pools[0].facts.waiting = 7, Grade::Warn, "better map: 7");
+    check_note(|last| last.pools[0].facts.ladder_step = 3, Grade::Bad, "new clients are refused");
     check_note(|last| last.reactors[0].cpu_us += 3_000_000, Grade::Warn, "of its CPU");
-    check_note(|last| last.pools[0].nodes[1].losses = 9, Grade::Warn, "to n:7001 are lost");
+    check_note(|last| last.pools[0].facts.nodes[1].losses = 9, Grade::Warn, "to n:7001 are lost");
     check_note(
         |last| {
-            last.pools[0].nodes[1].losses = 9;
-            last.pools[0].nodes[1].connections = 0;
+            last.pools[0].facts.nodes[1].losses = 9;
+            last.pools[0].facts.nodes[1].connections = 0;
         },
         Grade::Bad,
         "No connection to n:7001",
     );
-    check_note(|last| last.pools[0].nodes[2].fence_queued = 4, Grade::Warn, "more fence_lanes");
-    check_note(|last| last.pools[0].tally.timeouts = 10, Grade::Warn, "2.0 failures a second");
+    check_note(
+        |last| last.pools[0].facts.nodes[2].fence_queued = 4,
+        Grade::Warn,
+        "more fence_lanes",
+    );
+    check_note(
+        |last| last.pools[0].facts.tally.timeouts = 10,
+        Grade::Warn,
+        "2.0 failures a second",
+    );
     let half = |last: &mut Picture| {
         let mut map = topology();
         map.owners[..4].fill(UNOWNED);
-        last.pools[0].topology = Some(Arc::new(map));
+        last.pools[0].facts.topology = Some(Arc::new(map));
     };
     check_note(half, Grade::Bad, "4 of 16384 slots have no node");
     let hot = |last: &mut Picture| {
-        last.pools[0].keys = KeyCounts { on: true, sampled: 9, big: 0, recent: 100, hottest: 30 };
+        last.pools[0].facts.keys =
+            KeyCounts { on: true, sampled: 9, big: 0, recent: 100, hottest: 30 };
     };
     check_note(hot, Grade::Warn, "One key has 30 %");
 }
@@ -169,7 +180,7 @@ fn what_stands_out_is_said() {
 #[test]
 fn node_that_is_slower_than_the_others_is_named() {
     let slow = |last: &mut Picture| {
-        for (index, node) in last.pools[0].nodes.iter_mut().enumerate() {
+        for (index, node) in last.pools[0].facts.nodes.iter_mut().enumerate() {
             let us = if index == 1 { 9_000 } else { 300 };
             (0..50).for_each(|_| node.times.record(us));
         }
@@ -182,10 +193,10 @@ fn node_that_is_slower_than_the_others_is_named() {
 #[test]
 fn text_for_a_terminal_keeps_its_bounds() {
     let live = live(|last| {
-        last.pools[0].waiting = 7;
+        last.pools[0].facts.waiting = 7;
         let mut map = topology();
         map.nodes[0].endpoint.host = "evil\u{1b}[2J".into();
-        last.pools[0].topology = Some(Arc::new(map));
+        last.pools[0].facts.topology = Some(Arc::new(map));
     });
     let screen = top::Screen { columns: 70, rows: 20, color: false };
     let text = top::text(&live, &screen);
@@ -199,7 +210,7 @@ fn text_for_a_terminal_keeps_its_bounds() {
 #[test]
 fn metrics_of_a_picture_are_shown_with_their_labels() {
     let mut last = picture(9_000);
-    last.pools[0].nodes[1].times.record(1_500);
+    last.pools[0].facts.nodes[1].times.record(1_500);
     let text = prometheus::text(&last, Readiness::Ready, &[true]);
     for line in [
         "ringway_requests_total{reactor=\"0\"} 9000\n",

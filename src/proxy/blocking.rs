@@ -15,6 +15,7 @@ use super::launch::Bytes;
 use super::local::errors;
 use super::mode::Blocked;
 use super::request::{Marks, State};
+use super::split::Merge;
 use super::synced::NONE_SYNCED;
 use super::types::NONE;
 use crate::command::{self, Args, Timeout};
@@ -42,19 +43,54 @@ impl Proxy {
             Ok(slot) => slot.unwrap_or_else(|| self.some_slot()),
             Err(error) => return self.answer_with(c, |out| out.extend_from_slice(&error)),
         };
-        if self.waits_for_elders(c) {
-            return Ran::HoldBack;
-        }
-        if self.clients[c].ended {
-            // It has left already, and takes only what it asked for before.
-            self.take_no_more(c);
-            return Ran::Yes;
+        if let Some(ran) = self.may_not_block(c) {
+            return ran;
         }
         self.begin_block(c, command::timeout_of(asked.command, &args).and_then(|of| of.ms), 1);
         let marks = asked.marks.with(Marks::PRIVATE);
         self.launch_single(Asked { marks, ..asked }, slot, source);
         self.clients[c].session.command_done();
         Ran::Yes
+    }
+
+    /// Why a client may not block now: what became of its request instead.
+    fn may_not_block(&mut self, c: u32) -> Option<Ran> {
+        if self.waits_for_elders(c) {
+            return Some(Ran::HoldBack);
+        }
+        if self.clients[c].ended {
+            // It has left already, and takes only what it asked for before.
+            self.take_no_more(c);
+            return Some(Ran::Yes);
+        }
+        None
+    }
+
+    /// A slot of each primary, for a command that waits at all of them; or what became of it.
+    pub(super) fn primaries_to_wait_at(&mut self, asked: Asked) -> Result<Vec<u16>, Ran> {
+        if let Some(ran) = self.may_not_block(asked.client) {
+            return Err(ran);
+        }
+        let slots = self.slots_of_primaries();
+        if slots.is_empty() { Err(self.no_map(asked)) } else { Ok(slots) }
+    }
+
+    /// A leg with these marks to each, on connections of the client's own. Whoever has the slot
+    /// when it is asked again has written something else.
+    pub(super) fn open_waiting_legs(
+        &mut self,
+        asked: Asked,
+        marks: Marks,
+        merge: Merge,
+        slots: &[u16],
+    ) -> u32 {
+        let s = self.open_parent(asked, merge);
+        let marks = marks.with(Marks::PRIVATE).with(Marks::BY_NODE);
+        for &slot in slots {
+            let r = self.open_part(Asked { marks, ..asked }, s, slot);
+            self.requests[r].node = self.map.get(slot);
+        }
+        s
     }
 
     /// From here on the client waits for `legs` answers. `timeout_ms`: `None` for ever.

@@ -43,31 +43,18 @@ impl Proxy {
             (_, Some(..0)) => return self.answer_with(c, errors::timeout_negative),
             (Some(wanted), Some(timeout)) => (wanted, timeout.unsigned_abs()),
         };
-        if self.waits_for_elders(c) {
-            return Ran::HoldBack;
-        }
-        if self.clients[c].ended {
-            self.take_no_more(c);
-            return Ran::Yes;
-        }
-        let slots = self.slots_of_primaries();
-        if slots.is_empty() {
-            return self.no_map(asked);
-        }
+        let slots = match self.primaries_to_wait_at(asked) {
+            Ok(slots) => slots,
+            Err(ran) => return ran,
+        };
         let legs = slots.len();
         self.begin_block(c, (timeout_ms > 0).then_some(timeout_ms), legs as u32);
         if let Some(blocked) = self.blocked_of(c) {
             blocked.wanted = wanted;
             blocked.primaries = vec![Leg { target: None, pause_ms: PAUSE_MS_FIRST }; legs];
         }
-        let s = self.open_parent(asked, Merge::Min);
-        let marks = asked.marks.with(Marks::PRIVATE).with(Marks::RETRY_SAFE);
-        // Whoever has the slot when it is asked again has written something else.
-        let marks = marks.with(Marks::BY_NODE);
-        for slot in slots {
-            let r = self.open_part(Asked { marks, ..asked }, s, slot);
-            self.requests[r].node = self.map.get(slot);
-        }
+        let marks = asked.marks.with(Marks::RETRY_SAFE);
+        let s = self.open_waiting_legs(asked, marks, Merge::Min, &slots);
         for part in 0..legs {
             self.launch_part(s, part, Bytes::Copy(INFO));
         }

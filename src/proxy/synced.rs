@@ -31,29 +31,16 @@ pub(super) const NONE_SYNCED: &[u8] = b"*2\r\n:0\r\n:0\r\n";
 impl Proxy {
     pub(super) fn run_wait_synced(&mut self, asked: Asked, args: &Args) -> Ran {
         let c = asked.client;
-        if self.waits_for_elders(c) {
-            return Ran::HoldBack;
-        }
-        if self.clients[c].ended {
-            self.take_no_more(c);
-            return Ran::Yes;
-        }
-        let slots = self.slots_of_primaries();
-        if slots.is_empty() {
-            return self.no_map(asked);
-        }
+        let slots = match self.primaries_to_wait_at(asked) {
+            Ok(slots) => slots,
+            Err(ran) => return ran,
+        };
         let timeout_ms = command::timeout_of(asked.command, args).and_then(|of| of.ms);
         self.begin_block(c, timeout_ms, slots.len() as u32);
         if let Some(blocked) = self.blocked_of(c) {
             blocked.synced = true;
         }
-        let s = self.open_parent(asked, Merge::Least);
-        // Whoever has the slot when it is asked again has written something else.
-        let marks = asked.marks.with(Marks::PRIVATE).with(Marks::BY_NODE);
-        for slot in slots {
-            let r = self.open_part(Asked { marks, ..asked }, s, slot);
-            self.requests[r].node = self.map.get(slot);
-        }
+        let s = self.open_waiting_legs(asked, asked.marks, Merge::Least, &slots);
         self.launch_all(s, args.bytes);
         Ran::Yes
     }

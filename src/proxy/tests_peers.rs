@@ -9,27 +9,7 @@ use super::{Action, Conn, Now, Proxy, Settings, Socket};
 use crate::limits::PEERS_MS_MAX;
 
 fn identity() -> Identity {
-    Identity {
-        version_announced: "7.2.5".into(),
-        run_id: [b'0'; 40],
-        users: Vec::new(),
-        ignore_select: false,
-        admin_user: None,
-        slowlog_log_slower_than: 10_000,
-        slowlog_max_len: 128,
-        maxclients: 100,
-        listen_port: 1,
-        announce: Vec::new(),
-        started_unix_s: 0,
-        process_id: 1,
-        reactors: 2,
-        idle_timeout_s: 0,
-        os: "".into(),
-        executable: "".into(),
-        config_file: "".into(),
-        options: Vec::new(),
-        secret: [0; 32],
-    }
+    Identity { maxclients: 100, listen_port: 1, reactors: 2, ..Identity::plain() }
 }
 
 struct Duo {

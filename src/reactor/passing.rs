@@ -90,10 +90,7 @@ impl Worker {
     pub(super) fn adopt(&mut self, pool: u16, fd: OwnedFd, parcel: Option<Vec<u8>>) {
         let id = self.ring.adopt(fd);
         let Some(parcel) = parcel else { return self.welcome(id, pool) };
-        let addresses = self
-            .ring
-            .peer_address(id)
-            .and_then(|peer| self.ring.local_address(id).map(|local| (peer, local)));
+        let addresses = self.addresses_of(id);
         let (Ok(addresses), Some(proxy)) = (addresses, self.proxies.get_mut(usize::from(pool)))
         else {
             // It has left on the way.

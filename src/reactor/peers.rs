@@ -108,25 +108,18 @@ pub struct Peer {
 impl Peer {
     /// What cannot be taken comes back.
     pub fn give(&self, message: Message) -> Result<(), Message> {
-        match self.messages.try_send(message) {
-            Ok(()) => {
-                self.waker.wake();
-                Ok(())
-            }
-            Err(TrySendError::Full(message) | TrySendError::Disconnected(message)) => Err(message),
-        }
+        self.send(message).map_err(TrySendError::into_inner)
     }
 
     /// `false`: it has ended.
     pub fn tell(&self, message: Message) -> bool {
-        match self.messages.try_send(message) {
-            Ok(()) => {
-                self.waker.wake();
-                true
-            }
-            Err(TrySendError::Full(_)) => true,
-            Err(TrySendError::Disconnected(_)) => false,
-        }
+        !matches!(self.send(message), Err(TrySendError::Disconnected(_)))
+    }
+
+    fn send(&self, message: Message) -> Result<(), TrySendError<Message>> {
+        self.messages.try_send(message)?;
+        self.waker.wake();
+        Ok(())
     }
 }
 

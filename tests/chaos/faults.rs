@@ -9,10 +9,10 @@ use std::net::Ipv4Addr;
 use crate::bed::{Bed, fail_over, info, is_primary, pause};
 use crate::crowd::Crowd;
 use crate::reshard;
+use crate::support::chance::SplitMix as Random;
 use crate::support::client::Client;
 use crate::support::cluster::Flavour;
 use crate::support::{millis, seconds, wait_until};
-use crate::words::Random;
 
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Fault {

@@ -14,6 +14,7 @@ use crate::mixed::{budget, is_long, number, seed};
 use crate::plan::Mix;
 use crate::relay::{Relay, What};
 use crate::reshard;
+use crate::support::chance::SplitMix as Random;
 use crate::support::client::Client;
 use crate::support::cluster::Flavour;
 use crate::support::fake::{Answer, Fake, Map, say};
@@ -21,7 +22,6 @@ use crate::support::keys::slot;
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::{goal, millis, seconds, wait_until};
 use crate::tally::Tally;
-use crate::words::Random;
 
 /// Clients in a planned change wait no longer.
 const STALL_MAX: Duration = Duration::from_secs(1);

@@ -14,6 +14,7 @@ mod dns;
 mod faults;
 mod figures;
 mod host;
+mod link;
 mod mixed;
 mod model;
 mod network;

@@ -11,11 +11,11 @@ use crate::figures::relayed;
 use crate::mixed::{is_long, seed};
 use crate::plan::Mix;
 use crate::relay::{Relay, What};
+use crate::support::chance::SplitMix as Random;
 use crate::support::client::{Client, Got};
 use crate::support::cluster::{Cluster, Flavour};
 use crate::support::proxy::Proxy;
 use crate::support::{goal, millis, seconds, wait_until};
-use crate::words::Random;
 
 pub struct Rig {
     pub proxy: Proxy,

@@ -3,7 +3,8 @@
 //! Each value carries its key, its writer and its number, so that a reply of somebody else's is
 //! seen at once. Not here: what may be answered (`writer`).
 
-use crate::words::{Random, padded, request};
+use crate::support::chance::SplitMix as Random;
+use crate::words::{padded, request};
 
 /// Keys of one writer. The last registers hold large values.
 pub const REGISTERS: u32 = 24;

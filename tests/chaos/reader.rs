@@ -4,17 +4,18 @@
 //! Not here: writing, and what a value may be after a fault (`writer`, `model`).
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::crowd::Shared;
+use crate::link::{connect, receive};
 use crate::plan;
+use crate::support::chance::SplitMix as Random;
 use crate::tally::Tally;
-use crate::words::{self, Frame, Random, request};
-use crate::writer::PATIENCE;
+use crate::words::{self, Frame, request};
 
 /// Requests in flight.
 const DEPTH: usize = 1_000;
@@ -91,17 +92,13 @@ impl Reader {
     }
 
     fn connect(&mut self) {
-        let address = ([127, 0, 0, 1], self.shared.port).into();
-        match TcpStream::connect_timeout(&address, Duration::from_secs(5)) {
+        match connect(self.shared.port) {
             Err(error) => {
                 let told = format!("cannot connect: {:?}", error.kind());
                 self.tally.error(&told, self.shared.now_ms());
                 std::thread::sleep(Duration::from_millis(20));
             }
             Ok(stream) => {
-                let _ = stream.set_nodelay(true);
-                let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
-                let _ = stream.set_write_timeout(Some(PATIENCE));
                 self.stream = Some(stream);
                 self.tally.connections += 1;
             }
@@ -114,20 +111,9 @@ impl Reader {
         self.quiet_since = Instant::now();
         stream.write_all(&self.out).map_err(|error| format!("{:?}", error.kind()))?;
         self.out.clear();
-        let mut chunk = [0; 64 * 1024];
         while self.awaited.len() > left {
-            match stream.read(&mut chunk) {
-                Ok(0) => return Err("closed".to_owned()),
-                Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.quiet_since.elapsed() > PATIENCE {
-                        self.tally.hung += 1;
-                        return Err("nothing came".to_owned());
-                    }
-                    continue;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(format!("{:?}", error.kind())),
+            if !receive(&mut stream, &mut self.buffer, self.quiet_since, &mut self.tally)? {
+                continue;
             }
             let now = Instant::now();
             let stall = now - self.quiet_since;

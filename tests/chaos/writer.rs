@@ -4,20 +4,19 @@
 //! Not here: how many there are (`crowd`), what is done to the cluster (`faults`).
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::crowd::{Shared, Style};
+use crate::link::{PATIENCE, connect, receive};
 use crate::model::{Count, Entries, Outcome, Register, Verdict, When};
 use crate::plan::{self, Asked, Kind};
+use crate::support::chance::SplitMix as Random;
 use crate::tally::Tally;
-use crate::words::{self, Frame, Random};
-
-/// Longer than any answer may take: the request time-out and all that is waited out before.
-pub const PATIENCE: Duration = Duration::from_secs(45);
+use crate::words::{self, Frame};
 
 pub struct Writer {
     id: u32,
@@ -112,16 +111,12 @@ impl Writer {
     }
 
     fn connect(&mut self) {
-        let address = ([127, 0, 0, 1], self.shared.port).into();
-        match TcpStream::connect_timeout(&address, Duration::from_secs(5)) {
+        match connect(self.shared.port) {
             Err(error) => {
                 self.tally.error(&format!("cannot connect: {:?}", error.kind()), self.when.now);
                 std::thread::sleep(Duration::from_millis(20));
             }
             Ok(stream) => {
-                let _ = stream.set_nodelay(true);
-                let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
-                let _ = stream.set_write_timeout(Some(PATIENCE));
                 self.stream = Some(stream);
                 self.tally.connections += 1;
                 self.quiet_since = Instant::now();
@@ -252,24 +247,13 @@ impl Writer {
     fn exchange(&mut self) -> Result<(), String> {
         let Some(mut stream) = self.stream.take() else { return Ok(()) };
         let enough = self.awaited.len() / 2;
-        let mut chunk = [0; 64 * 1024];
         while self.awaited.len() > enough || !self.out.is_empty() {
             if !self.out.is_empty() {
                 stream.write_all(&self.out).map_err(|error| format!("{:?}", error.kind()))?;
                 self.out.clear();
             }
-            match stream.read(&mut chunk) {
-                Ok(0) => return Err("closed".to_owned()),
-                Ok(count) => self.buffer.extend_from_slice(&chunk[..count]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if self.quiet_since.elapsed() > PATIENCE {
-                        self.tally.hung += 1;
-                        return Err("nothing came".to_owned());
-                    }
-                    continue;
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) => return Err(format!("{:?}", error.kind())),
+            if !receive(&mut stream, &mut self.buffer, self.quiet_since, &mut self.tally)? {
+                continue;
             }
             let now = Instant::now();
             self.look_at_the_time();

@@ -8,8 +8,9 @@
 //! (`tests/simulation`).
 
 mod differential;
+#[path = "../support/heap.rs"]
+mod heap;
 mod live_keys;
-mod memory;
 mod plants;
 mod runner;
 mod shared;

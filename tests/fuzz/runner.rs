@@ -11,7 +11,7 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use crate::memory::measured;
+use crate::heap::measured;
 use crate::shared::random::Random;
 use crate::shared::targets::Target;
 

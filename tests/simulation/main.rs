@@ -11,6 +11,8 @@ mod blocking;
 mod chaos;
 mod checker;
 mod history;
+#[path = "../support/identity.rs"]
+mod identity;
 mod item;
 mod messages;
 mod network;

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ringway::cluster::{Endpoint, Node, Role, SLOTS, Topology, slot_of};
 use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Report, Settings, Socket};
 
+use crate::identity::identity;
 use crate::nodes::bulk;
-use crate::world::identity;
 
 /// A proxy with two nodes, each with half of the slots, and its driver.
 struct Rig {

@@ -9,11 +9,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ringway::cluster::slot_of;
-use ringway::proxy::local::{Identity, User};
+use ringway::proxy::local::User;
 use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Socket};
 
 use crate::chaos::{Chaos, Migrations};
 use crate::history::History;
+use crate::identity::identity;
 use crate::messages::Messages;
 use crate::network::{Completion, Entry, Inbound, Peer};
 use crate::nodes::Cluster;
@@ -518,28 +519,4 @@ fn digest(bytes: &[u8]) -> u64 {
 fn shown(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(400)]).into_owned();
     text.replace("\r\n", "␍")
-}
-
-pub fn identity() -> Identity {
-    Identity {
-        version_announced: "7.2.5".into(),
-        run_id: [b'a'; 40],
-        users: Vec::new(),
-        ignore_select: false,
-        admin_user: None,
-        slowlog_log_slower_than: 10_000,
-        slowlog_max_len: 128,
-        maxclients: 10_000,
-        listen_port: 6379,
-        announce: Vec::new(),
-        started_unix_s: 1_700_000_000,
-        process_id: 1,
-        reactors: 1,
-        idle_timeout_s: 0,
-        os: "none".into(),
-        executable: "simulation".into(),
-        config_file: "".into(),
-        options: Vec::new(),
-        secret: [7; 32],
-    }
 }

@@ -5,6 +5,7 @@
 //! judges.
 #![allow(dead_code, clippy::disallowed_methods)]
 
+pub mod chance;
 pub mod client;
 pub mod cluster;
 pub mod fake;

@@ -2,10 +2,13 @@
 //!
 //! Used by `allocations` and by the micro-benchmarks in `bench/micro`. Not here: what is counted.
 
+#[path = "identity.rs"]
+mod identity;
+
 use std::sync::Arc;
 
+use identity::identity;
 use ringway::cluster::{Endpoint, Node, Role, Topology};
-use ringway::proxy::local::Identity;
 use ringway::proxy::{Action, Conn, Now, Proxy, Settings, Socket};
 
 /// One client, three nodes. A node's answer to any request is `reply`, whole.
@@ -23,28 +26,7 @@ pub struct Rig {
 
 impl Rig {
     pub fn new() -> Rig {
-        let identity = Identity {
-            version_announced: "7.2.5".into(),
-            run_id: [b'a'; 40],
-            users: Vec::new(),
-            ignore_select: false,
-            admin_user: None,
-            slowlog_log_slower_than: 10_000,
-            slowlog_max_len: 128,
-            maxclients: 10,
-            listen_port: 1,
-            announce: Vec::new(),
-            started_unix_s: 0,
-            process_id: 1,
-            reactors: 1,
-            idle_timeout_s: 0,
-            os: "".into(),
-            executable: "".into(),
-            config_file: "".into(),
-            options: Vec::new(),
-            secret: [0; 32],
-        };
-        let mut proxy = Proxy::new(Settings::default(), Arc::new(identity), [1, 2, 3, 4], 1, 1);
+        let mut proxy = Proxy::new(Settings::default(), Arc::new(identity()), [1, 2, 3, 4], 1, 1);
         let now = Now { ms: 1, unix_us: 1 };
         proxy.handle_topology(Arc::new(three_nodes()), now);
         let address = ([127, 0, 0, 1], 1000).into();

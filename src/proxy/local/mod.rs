@@ -79,6 +79,32 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// Of a proxy without a process. For unit tests only: its secret is none.
+    #[cfg(test)]
+    pub fn plain() -> Identity {
+        Identity {
+            version_announced: "7.2.5".into(),
+            run_id: [b'0'; 40],
+            users: Vec::new(),
+            ignore_select: false,
+            admin_user: None,
+            slowlog_log_slower_than: 10_000,
+            slowlog_max_len: 128,
+            maxclients: 10_000,
+            listen_port: 6379,
+            announce: Vec::new(),
+            started_unix_s: 0,
+            process_id: 1,
+            reactors: 1,
+            idle_timeout_s: 0,
+            os: "".into(),
+            executable: "".into(),
+            config_file: "".into(),
+            options: Vec::new(),
+            secret: [7; 32],
+        }
+    }
+
     /// Whether a client may run commands without logging in.
     pub fn open(&self) -> bool {
         self.users.is_empty()

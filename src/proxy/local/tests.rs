@@ -859,25 +859,13 @@ struct Bench {
 impl Bench {
     fn new(version: Version) -> Bench {
         let identity = Identity {
-            version_announced: "7.2.5".into(),
             run_id: RUN_ID,
-            users: Vec::new(),
-            ignore_select: false,
-            admin_user: None,
-            slowlog_log_slower_than: 10_000,
-            slowlog_max_len: 128,
-            maxclients: 10_000,
-            listen_port: 6379,
-            announce: Vec::new(),
             started_unix_s: 1_796_029_901 - 90_001,
             process_id: 4711,
             reactors: 2,
-            idle_timeout_s: 0,
             os: "Linux 6.18.0 x86_64".into(),
             executable: "/usr/bin/ringway".into(),
-            config_file: "".into(),
-            options: Vec::new(),
-            secret: [7; 32],
+            ..Identity::plain()
         };
         let peer = "127.0.0.1:50000".parse().unwrap();
         let local = "127.0.0.1:6379".parse().unwrap();

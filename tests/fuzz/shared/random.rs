@@ -2,14 +2,17 @@
 //!
 //! Not here: what a target's input looks like (`targets`).
 
+#[path = "../../support/chance.rs"]
+mod chance;
+
+use chance::SplitMix;
+
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(SplitMix);
 
 impl Random {
     pub fn new(seed: u64) -> Random {
-        let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5851_f42d_4c95_7f2d);
-        random.next();
-        random
+        Random(SplitMix::seeded(seed))
     }
 
     /// Chance that hangs on nothing but these bytes.
@@ -18,18 +21,13 @@ impl Random {
         Random::new(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
     }
 
-    /// SplitMix64.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.next()
     }
 
     /// 0..bound; 0 for a bound of 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound.max(1) as u64) as usize
+        self.0.below(bound as u64) as usize
     }
 
     /// True once in so many cases.
