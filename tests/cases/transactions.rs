@@ -186,6 +186,7 @@ fn transactions_need_no_connections_of_their_own() {
         (0..20).map(|n| std::thread::spawn(move || hundred_transactions(port, n))).collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no transaction failed"));
     let opened = connections() - before;
+    println!("{opened} connections at the nodes for 2,000 transactions of 20 clients");
     assert!(opened < 50, "{opened} connections for 2,000 transactions");
 }
 
