@@ -2,6 +2,7 @@
 //!
 //! Not here: what a target's input looks like (`targets`).
 
+#[allow(clippy::duplicate_mod, reason = "the cargo-fuzz crate has no tests/support")]
 #[path = "../../support/chance.rs"]
 mod chance;
 
