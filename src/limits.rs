@@ -86,10 +86,16 @@ pub const UNCONFIRMED_MAX: usize = 64;
 /// Redirects that one request may follow (routing-policy 4.3).
 pub const REDIRECTS_MAX: u8 = 5;
 
-/// Requests that nodes which refuse may be sent again, beyond a tenth of those that come; and the
-/// milliseconds after which one always may.
-pub const REPEATS_MAX: u64 = 256;
+/// For so many milliseconds slots are taken to be moving after a node has said so.
+pub const RESHARDING_SEEN_MS: u64 = 10_000;
+
+/// Requests that nodes which refuse may be sent again at once, earned by at least ten times as many
+/// that came before, but for the first few; the milliseconds after which one always may; and how
+/// many of these are paid for later.
+pub const REPEATS_MAX: i64 = 256;
+pub const REPEATS_FIRST: i64 = 10;
 pub const REPEATS_ALWAYS_MS: u64 = 40;
+pub const REPEATS_DEBT_MAX: i64 = 100;
 
 /// Milliseconds for which a subscription that its node has lost is set up anew; then its clients
 /// are closed, so that they know.

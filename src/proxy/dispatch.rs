@@ -238,7 +238,7 @@ impl Proxy {
             Ok(slot) => {
                 let script = args.get(1).unwrap_or_default();
                 if matches!(asked.command.name, "EVAL" | "EVAL_RO") {
-                    self.note_evaluated(script);
+                    let _ = self.note_evaluated(script);
                 }
                 let slot = slot.unwrap_or_else(|| slot_of(script));
                 self.launch_single(asked, slot, source);

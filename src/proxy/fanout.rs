@@ -129,7 +129,12 @@ impl Proxy {
             }
         }
         split.pending -= 1;
-        if split.pending == 0 {
+        self.answer_overtaken(r, reply);
+        // That may have closed the client.
+        if self.requests[r].client != c || self.requests[r].split != s {
+            return;
+        }
+        if self.splits[s].pending == 0 {
             self.finish_split(s);
         } else if self.clients[c].held > 0 {
             self.after_answer(c);

@@ -141,7 +141,12 @@ impl Proxy {
             return self.hold(r, bytes);
         }
         match self.usable(b) {
-            Usable::Now => self.enqueue(r, b, bytes),
+            Usable::Now => {
+                if self.may_be_passed(r) {
+                    self.mark_irregular(r);
+                }
+                self.enqueue(r, b, bytes);
+            }
             Usable::From(until_ms) => self.wait(r, bytes, until_ms, true),
             Usable::Failing => self.give_up(r),
         }
@@ -230,7 +235,7 @@ impl Proxy {
             {
                 false
             }
-            State::InFlight => old.backend != b,
+            State::InFlight => old.backend != b || self.must_follow(elder, r),
             State::Held | State::Waiting | State::Queued => true,
         }
     }
@@ -373,7 +378,7 @@ impl Proxy {
     }
 }
 
-fn is_redirect(line: &[u8]) -> bool {
+pub(super) fn is_redirect(line: &[u8]) -> bool {
     matches!(classify_error(line), ErrorKind::Moved | ErrorKind::Ask)
 }
 

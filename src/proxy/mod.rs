@@ -238,6 +238,8 @@ pub struct Proxy {
     totals: Totals,
     waits: Waits,
     repeats: Repeats,
+    /// Until then slots are taken to be moving (`overtaken`).
+    resharding_ms: u64,
     /// What of them is this proxy's, of the counts that INFO must not be late with.
     own_totals: [u64; 6],
     counts: Counts,
@@ -327,6 +329,7 @@ impl Proxy {
             totals: Totals::default(),
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             repeats: Repeats::default(),
+            resharding_ms: 0,
             own_totals: [0; 6],
             counts: Counts::default(),
             node_bounds: (None, None),

@@ -127,6 +127,8 @@ pub struct Queue {
     pub reads_only: bool,
     /// Scripts that have come with their bodies.
     given: Vec<Digest>,
+    /// Those that are kept since: not for long if its node does not take them.
+    pub new_scripts: Vec<Digest>,
 }
 
 /// So many scripts of a transaction can be called again without their bodies: nodes keep at least
@@ -153,6 +155,7 @@ impl Default for Queue {
             fenced: false,
             reads_only: true,
             given: Vec::new(),
+            new_scripts: Vec::new(),
         }
     }
 }
@@ -201,9 +204,9 @@ impl Queue {
         self.probed = true;
     }
 
-    /// Whether the node's reply is not the client's as it is.
+    /// Whether the node's reply is not the client's as it is, or has to be looked into.
     pub fn is_joined(&self) -> bool {
-        self.probed || self.len() > self.at_node as usize
+        self.probed || self.len() > self.at_node as usize || !self.new_scripts.is_empty()
     }
 
     /// Takes a slot that a command's keys have. `false`: it is not that of the others.
@@ -226,7 +229,8 @@ impl Queue {
 
     /// Bytes kept.
     pub fn size(&self) -> usize {
-        self.bytes.len() + self.local.len() + self.ends.len() * size_of::<u32>()
+        let scripts = self.new_scripts.len() * size_of::<Digest>();
+        self.bytes.len() + self.local.len() + self.ends.len() * size_of::<u32>() + scripts
     }
 
     /// MULTI, the node's commands and EXEC, once.

@@ -1,54 +1,139 @@
 //! Requests that a node refused while younger ones of their client and slot were behind them on the
-//! same connection, and were run: a node may be well again between two. Sent again they would run
-//! out of order, so they get the refusal as their answer: they have not run.
+//! same connection: those may run, and then the elder would run after them.
+//!
+//! A refusal of the moment (LOADING and kin) may end between any two of a slot. TRYAGAIN, ASK and
+//! MOVED are about keys: only a younger one that names one of the same keys must not run before. So
+//! the elder waits until such younger ones are answered. Refused as well, they follow it; if one
+//! has run, the elder gets an error as its answer: it has not run, and will not any more.
+//!
+//! That takes younger ones that were sent before anything said that slots move. Once something has,
+//! a request that may name several keys is irregular from the start, and younger ones of its client
+//! and slot are not sent before it is answered (`launch`): what is refused has nobody behind it.
 //!
 //! Not here: younger ones that are not sent yet; those are held (`launch`).
 
 use super::Proxy;
+use super::local::errors;
 use super::request::{Marks, State};
 use super::types::NONE;
+use crate::command::{self, Args, COMMANDS};
+use crate::limits::RESHARDING_SEEN_MS;
 use crate::resp::reply::{ErrorKind, classify_error};
+use crate::resp::request::{Parsed, RequestLimits, RequestParser};
 
-/// Whether it says of the node as a whole, at this moment, that a request did not run. (TRYAGAIN is
-/// about keys, and those who ask for others may go first.)
-fn is_of_the_moment(line: &[u8]) -> bool {
+/// So many younger ones are looked at, and of so many bytes; beyond, they are taken to be in the way.
+const LOOKED_AT_MAX: usize = 64;
+const BYTES_MAX: u32 = 64 * 1024;
+
+/// Whether it says of the node as a whole, at this moment, that a request did not run.
+fn is_of_the_moment(kind: ErrorKind) -> bool {
     use ErrorKind::{ClusterDown, Loading, MasterDown, ReadOnly};
-    matches!(classify_error(line), ClusterDown | Loading | MasterDown | ReadOnly)
+    matches!(kind, ClusterDown | Loading | MasterDown | ReadOnly)
+}
+
+/// Whether it says so because of the keys that were asked for.
+fn is_of_keys(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::TryAgain | ErrorKind::Ask | ErrorKind::Moved)
+}
+
+/// The keys of a request as it goes to nodes, or of all in a transaction. `None`: they cannot be
+/// told.
+fn keys_in(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut found = Vec::new();
+    let (mut spans, mut places) = (Vec::new(), Vec::new());
+    while !bytes.is_empty() {
+        let parsed = RequestParser::default().parse(bytes, &RequestLimits::default(), &mut spans);
+        let Ok(Parsed::Array { len, .. }) = parsed else { return None };
+        let (one, rest) = bytes.split_at(len);
+        let args = Args { bytes: one, spans: &spans };
+        command::keys_of(command::lookup(&args).ok()?, &args, &mut places).ok()?;
+        for &place in &places {
+            let span = spans.get(place as usize)?;
+            found.push(span.of(one));
+        }
+        bytes = rest;
+    }
+    (!found.is_empty()).then_some(found)
 }
 
 impl Proxy {
-    /// Whether a refused leg must wait for younger ones that are at a node already.
-    pub(super) fn has_younger_in_flight(&self, r: u32) -> bool {
-        let entry = &self.requests[r];
-        let (slot, split) = (entry.slot, entry.split);
-        let own = if split == NONE { r } else { self.splits[split].parent };
-        let mut at = self.requests[own].next_in_client;
-        while at != NONE {
-            let entry = &self.requests[at];
-            if entry.state == State::InFlight && entry.slot == slot {
-                return true;
-            }
-            at = entry.next_in_client;
+    /// A node has said something that is said while slots move.
+    pub(super) fn note_resharding(&mut self, r: u32, line: &[u8]) {
+        if is_of_keys(classify_error(line)) && !self.requests[r].marks.speaks_for_itself() {
+            self.resharding_ms = self.now.ms + RESHARDING_SEEN_MS;
         }
-        false
     }
 
-    /// `r` is answered, and elders of its client are not.
+    /// Slots move, and a node may refuse `r` for its keys while others of its slot are run.
+    pub(super) fn may_be_passed(&self, r: u32) -> bool {
+        let row = COMMANDS.get(usize::from(self.requests[r].command));
+        self.now.ms < self.resharding_ms && row.is_none_or(|row| row.plain_first_key().is_none())
+    }
+
+    fn both_read(&self, one: u32, other: u32) -> bool {
+        let reads = |r: u32| self.requests[r].marks.has(Marks::RETRY_SAFE);
+        reads(one) && reads(other)
+    }
+
+    /// Whether a younger one that is sent must not be before `elder`, in flight or not.
+    pub(super) fn must_follow(&self, elder: u32, younger: u32) -> bool {
+        self.may_be_passed(elder) && !self.both_read(elder, younger)
+    }
+
+    /// Whether leg `r`, of these bytes and refused with this line, must wait for younger ones that
+    /// are at a node already.
+    pub(super) fn has_younger_in_flight(&self, r: u32, bytes: &[u8], line: &[u8]) -> bool {
+        let entry = &self.requests[r];
+        let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
+        let mut legs = Vec::new();
+        let mut at = self.requests[own].next_in_client;
+        while at != NONE && legs.len() <= LOOKED_AT_MAX {
+            self.add_legs(at, &mut legs);
+            legs.retain(|&leg| {
+                let younger = &self.requests[leg];
+                let ahead = younger.state == State::InFlight && younger.slot == entry.slot;
+                ahead && !self.both_read(r, leg)
+            });
+            at = self.requests[at].next_in_client;
+        }
+        let all = is_of_the_moment(classify_error(line)) || legs.len() > LOOKED_AT_MAX;
+        !legs.is_empty() && (all || legs.iter().any(|&leg| self.shares_key(bytes, leg)))
+    }
+
+    fn add_legs(&self, r: u32, legs: &mut Vec<u32>) {
+        let entry = &self.requests[r];
+        match entry.state {
+            State::Parent => legs.extend(self.splits[entry.split].parts.iter().copied()),
+            _ => legs.push(r),
+        }
+    }
+
+    /// Whether a leg that is or was in flight names one of the keys in `bytes`, as far as can be
+    /// told: while the kernel has its bytes nobody can.
+    fn shares_key(&self, bytes: &[u8], leg: u32) -> bool {
+        let entry = &self.requests[leg];
+        let backend = self.backends.get(entry.backend as usize);
+        let short = entry.len <= BYTES_MAX && bytes.len() <= BYTES_MAX as usize;
+        let other = backend.filter(|_| short).and_then(|of| of.bytes_of(entry.start, entry.len));
+        match (keys_in(bytes), other.as_deref().and_then(keys_in)) {
+            (Some(mine), Some(theirs)) => theirs.iter().any(|key| mine.contains(key)),
+            _ => true,
+        }
+    }
+
+    /// `r` is answered, and elders of its client are not. A part of a split is answered by itself.
     pub(super) fn answer_overtaken(&mut self, r: u32, reply: &[u8]) {
         let entry = &self.requests[r];
         let (c, generation) = (entry.client, entry.client_generation);
         if self.clients[c].irregular == 0 || super::route::is_refusal(classify_error(reply)) {
             return;
         }
+        let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
         let mut found = Vec::new();
         let mut elder = self.clients[c].head;
-        while elder != NONE && elder != r {
-            let entry = &self.requests[elder];
-            match entry.state {
-                State::Parent => found.extend(self.splits[entry.split].parts.iter().copied()),
-                _ => found.push(elder),
-            }
-            elder = entry.next_in_client;
+        while elder != NONE && elder != own {
+            self.add_legs(elder, &mut found);
+            elder = self.requests[elder].next_in_client;
         }
         found.retain(|&elder| self.is_overtaken(elder, r));
         for elder in found {
@@ -62,16 +147,43 @@ impl Proxy {
             drop(self.requests.take_own(elder));
             let line = self.requests.take_reply(elder);
             self.requests[elder].waits = 0;
-            self.complete(elder, &line);
+            match classify_error(&line) {
+                // Not to be shown: nobody can follow it.
+                ErrorKind::Moved | ErrorKind::Ask => self.fail(elder, errors::tryagain),
+                _ => self.complete(elder, &line),
+            }
         }
     }
 
     fn is_overtaken(&self, elder: u32, r: u32) -> bool {
-        let (old, new) = (&self.requests[elder], &self.requests[r]);
-        let both_read = old.marks.has(Marks::RETRY_SAFE) && new.marks.has(Marks::RETRY_SAFE);
-        old.state == State::Waiting
-            && old.slot == new.slot
-            && !both_read
-            && is_of_the_moment(self.requests.reply(elder))
+        let old = &self.requests[elder];
+        if old.state != State::Waiting
+            || old.slot != self.requests[r].slot
+            || self.both_read(elder, r)
+        {
+            return false;
+        }
+        let kind = classify_error(self.requests.reply(elder));
+        let shared = !old.marks.has(Marks::FENCED.with(Marks::PRIVATE));
+        is_of_the_moment(kind)
+            || (shared && is_of_keys(kind) && self.shares_key(self.requests.own(elder), r))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_all_commands_on_the_wire_are_found() {
+        let mset = b"*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n$1\r\n2\r\n".as_slice();
+        assert_eq!(keys_in(mset), Some(vec![&b"a"[..], b"b"]));
+        let exec = [b"*1\r\n$5\r\nMULTI\r\n", mset, b"*1\r\n$4\r\nEXEC\r\n"].concat();
+        assert_eq!(keys_in(&exec), Some(vec![&b"a"[..], b"b"]));
+        for unknown in
+            [&b""[..], b"*1\r\n$4\r\nEXEC\r\n", b"*2\r\n$4\r\nNOPE\r\n$1\r\na\r\n", b"*1\r\n$"]
+        {
+            assert_eq!(keys_in(unknown), None);
+        }
     }
 }

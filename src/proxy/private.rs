@@ -63,7 +63,10 @@ impl Proxy {
         if let Some(reply) = self.unblocked_reply(r) {
             return self.complete(r, &reply);
         }
-        self.renew(r);
+        // What does not block has one time for all its attempts.
+        if !self.is_at_node(r) {
+            self.renew(r);
+        }
         let speaks_of_writes = self.is_sync_leg(r) || self.is_wait_leg(r);
         if speaks_of_writes {
             // With its connection a node may have lost what it was asked about: who asks again may

@@ -2,7 +2,7 @@
 //!
 //! `route` decides; this acts. Not here: backends' lives (`connect`).
 
-use super::launch::Bytes;
+use super::launch::{Bytes, is_redirect};
 use super::local::errors;
 use super::request::{Marks, State};
 use super::route::{self, AfterLoss, Facts, Loss, Next};
@@ -51,6 +51,7 @@ impl Proxy {
             }
         }
         let cause = self.cause_of_abort(r, line);
+        self.note_resharding(r, cause.as_deref().unwrap_or(line));
         let next = self.decide(r, cause.as_deref().unwrap_or(line));
         if next == Next::Answer {
             self.forget_refusals(r, line);
@@ -146,7 +147,7 @@ impl Proxy {
                     true => self.follow_alone(r, line),
                     false => self.follow(r, line),
                 }
-                self.launch(r, Bytes::Own(bytes));
+                self.launch_led(r, line, bytes);
             }
             Next::Ask => {
                 if let Some((_, Some(node))) = self.redirect_target(r, line) {
@@ -156,7 +157,7 @@ impl Proxy {
                     entry.redirects += 1;
                     self.tally.redirects += 1;
                 }
-                self.launch(r, Bytes::Own(bytes));
+                self.launch_led(r, line, bytes);
             }
             Next::Confirm => self.confirm(r, line, bytes),
             Next::Wait { ms, refresh } => {
@@ -181,6 +182,16 @@ impl Proxy {
                 self.launch(r, Bytes::Own(bytes));
             }
         }
+    }
+
+    /// Where a redirect led it; not before younger ones that it would be behind are answered.
+    fn launch_led(&mut self, r: u32, line: &[u8], bytes: Vec<u8>) {
+        let shared = !self.requests[r].marks.has(Marks::FENCED.with(Marks::PRIVATE));
+        if shared && self.has_younger_in_flight(r, &bytes, line) {
+            self.requests.set_reply(r, line);
+            return self.wait(r, Bytes::Own(bytes), self.now.ms + 1, false);
+        }
+        self.launch(r, Bytes::Own(bytes));
     }
 
     /// MOVED to a node that we know: the map is patched here at once, and everywhere soon.
@@ -310,8 +321,13 @@ impl Proxy {
         if self.age_ms(r) >= self.settings.request_timeout_ms {
             return self.give_up(r);
         }
-        let refused = !self.requests.reply(r).is_empty();
-        let early = refused && self.has_younger_in_flight(r);
+        let line = self.requests.take_reply(r);
+        let refused = !line.is_empty();
+        if is_redirect(&line) && self.requests[r].redirects > 0 {
+            return self.launch_led(r, &line, bytes);
+        }
+        let early = refused && self.has_younger_in_flight(r, &bytes, &line);
+        self.requests.set_reply(r, &line);
         if early || (refused && !self.repeats.take(self.now.ms, self.tally.commands)) {
             return self.wait_for_leave(r, bytes);
         }

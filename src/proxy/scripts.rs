@@ -60,6 +60,8 @@ pub struct Scripts {
     order: VecDeque<(Digest, u64)>,
     /// The quick hashes: most bodies come again and again.
     seen: AHashSet<u64>,
+    /// Loaded by SCRIPT LOAD, so that all reactors know them.
+    told: AHashSet<Digest>,
     bytes: usize,
 }
 
@@ -77,6 +79,7 @@ impl Scripts {
         while self.order.len() > SCRIPTS_MAX || self.bytes > SCRIPTS_BYTES_MAX {
             let Some((digest, quick)) = self.order.pop_front() else { break };
             self.seen.remove(&quick);
+            self.told.remove(&digest);
             self.bytes -= self.bodies.remove(&digest).map_or(0, |body| body.len());
         }
         Some(body)
@@ -85,6 +88,7 @@ impl Scripts {
     pub fn forget(&mut self, digest: &Digest) {
         let Some(body) = self.bodies.remove(digest) else { return };
         self.bytes -= body.len();
+        self.told.remove(digest);
         if let Some(at) = self.order.iter().position(|(of, _)| of == digest)
             && let Some((_, quick)) = self.order.remove(at)
         {
@@ -144,18 +148,33 @@ fn digest_of(name: &[u8]) -> Option<Digest> {
 }
 
 impl Proxy {
-    /// EVAL: its body may be asked for by name later.
-    pub(super) fn note_evaluated(&mut self, body: &[u8]) {
+    /// EVAL: its body may be asked for by name later. Its name, if it is new.
+    pub(super) fn note_evaluated(&mut self, body: &[u8]) -> Option<Digest> {
         let quick = self.random.hash_one(body);
-        self.scripts.keep(body, quick);
+        self.scripts.keep(body, quick).map(|body| digest_of_body(&body))
     }
 
-    /// SCRIPT LOAD and SCRIPT FLUSH, on their way to every node. A script that is new here.
+    /// A transaction has brought bodies of which not all are scripts, or has not run: they are kept
+    /// when they come again, unless somebody has loaded them meanwhile.
+    pub(super) fn forget_scripts(&mut self, digests: &[Digest]) {
+        for digest in digests {
+            if !self.scripts.told.contains(digest) {
+                self.scripts.forget(digest);
+            }
+        }
+    }
+
+    /// SCRIPT LOAD and SCRIPT FLUSH, on their way to every node. A script that other reactors may not
+    /// know, be it new here or not.
     pub(super) fn note_script(&mut self, name: &str, args: &Args) -> Option<Digest> {
         let word = args.get(2).unwrap_or_default();
         if name == "SCRIPT|LOAD" {
             let quick = self.random.hash_one(word);
-            return self.scripts.keep(word, quick).map(|body| digest_of_body(&body));
+            self.scripts.keep(word, quick);
+            let digest = digest_of_body(word);
+            let scripts = &self.scripts;
+            let untold = scripts.bodies.contains_key(&digest) && !scripts.told.contains(&digest);
+            return untold.then_some(digest);
         }
         if name == "SCRIPT|FLUSH"
             && (args.len() == 2
@@ -173,6 +192,7 @@ impl Proxy {
             self.scripts.forget(digest);
         } else if let Some(body) = self.scripts.bodies.get(digest) {
             let body = Arc::clone(body);
+            self.scripts.told.insert(*digest);
             self.actions.push(Action::Report(Report::ScriptLoaded { body }));
         }
     }
@@ -208,6 +228,10 @@ impl Proxy {
     pub fn handle_script(&mut self, body: &[u8]) {
         let quick = self.random.hash_one(body);
         self.scripts.keep(body, quick);
+        let digest = digest_of_body(body);
+        if self.scripts.bodies.contains_key(&digest) {
+            self.scripts.told.insert(digest);
+        }
     }
 
     /// A client of another reactor has flushed all scripts.
@@ -229,7 +253,9 @@ impl Proxy {
     /// the first time that the transaction calls it. `None`: as it is.
     pub(super) fn queued_script(&mut self, asked: Asked, args: &Args) -> Option<Vec<u8>> {
         if matches!(asked.command.name, "EVAL" | "EVAL_RO") {
-            self.note_evaluated(args.get(1)?);
+            let new = self.note_evaluated(args.get(1)?)?;
+            let queue = self.clients[asked.client].mode.as_mut()?.queue.as_mut()?;
+            queue.new_scripts.push(new);
             return None;
         }
         let queue = self.clients[asked.client].mode.as_mut()?.queue.as_mut()?;

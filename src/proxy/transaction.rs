@@ -20,6 +20,7 @@ use super::launch::Bytes;
 use super::local::errors;
 use super::mode::{Mode, Queue};
 use super::request::{Marks, State};
+use super::scripts::is_no_script;
 use super::settings::ConfigOf;
 use super::split::Merge;
 use super::types::{NO_SLOT, NONE};
@@ -103,6 +104,9 @@ impl Proxy {
     fn discard(&mut self, c: u32) -> Option<Queue> {
         let queue = self.clients[c].mode.as_mut()?.queue.take();
         self.drop_empty_mode(c);
+        if let Some(queue) = &queue {
+            self.forget_scripts(&queue.new_scripts);
+        }
         queue
     }
 
@@ -325,6 +329,11 @@ impl Proxy {
     pub(super) fn finish_exec(&mut self, r: u32, reply: &[u8]) {
         self.settle(r);
         let (s, c) = (self.requests[r].split, self.requests[r].client);
+        self.answer_overtaken(r, reply);
+        // That may have closed the client.
+        if self.requests[r].client != c || self.requests[r].split != s {
+            return;
+        }
         let parent = self.splits[s].parent;
         if self.requests[r].marks.has(Marks::PRIVATE) {
             self.drop_watch(c);
@@ -355,10 +364,13 @@ impl Proxy {
         let mut rest = match aggregate_header(reply) {
             Some((b'*', count, header)) if count == expected => &reply[header..],
             _ => {
+                // None of it has run.
+                self.forget_scripts(&queue.new_scripts);
                 out.extend_from_slice(reply);
                 return outcome;
             }
         };
+        let mut unsound = false;
         write::array_header(out, queue.len());
         for command in queue.commands() {
             match command {
@@ -369,10 +381,14 @@ impl Proxy {
                 }
                 None => {
                     let len = first_frame_len(rest).unwrap_or(rest.len());
+                    unsound |= is_no_script(&rest[..len]);
                     out.extend_from_slice(&rest[..len]);
                     rest = &rest[len..];
                 }
             }
+        }
+        if unsound {
+            self.forget_scripts(&queue.new_scripts);
         }
         outcome
     }

@@ -53,13 +53,10 @@ impl Many {
     }
 }
 
-/// H11: refusals that say "not run, try again" and never end. What is tried again is a tenth of
-/// what is asked, beyond what a proxy that was idle may try at once, and everybody is answered.
+/// H11: refusals that say "not run, try again" and never end. What is tried again is less than a
+/// tenth of what is asked, and everybody is answered.
 #[test]
 fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
-    // What an idle proxy may repeat at once, and what it may always repeat, each second.
-    const BURST: u64 = 256;
-    const ALWAYS: u64 = 25;
     // In CI not those that are decided in the same place.
     let kinds = if is_long() { 5 } else { 2 };
     for refusal in [
@@ -85,7 +82,6 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
         });
         let asked = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&asked);
-        let start = Instant::now();
         let many = Many::start(40, proxy.port, move |client, number| {
             // Fewer than a client may have under way at first.
             let lines: Vec<String> = (0..50).map(|i| format!("SET k{number}-{i} v")).collect();
@@ -98,7 +94,6 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
         });
         std::thread::sleep(seconds(if is_long() { 20 } else { 4 }));
         let slowest = many.finish().into_iter().max().unwrap_or_default();
-        let took = start.elapsed();
         let (asked, sent) = (asked.load(Ordering::Relaxed), node.seen("SET"));
         let kind = refusal.split(' ').next().unwrap_or_default();
         println!(
@@ -106,8 +101,7 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
              answer {slowest:?}",
             sent as f64 / asked as f64
         );
-        let allowed = asked + asked / 10 + BURST + ALWAYS * took.as_secs() + ALWAYS;
-        assert!(sent <= allowed, "{kind}: {asked} asked, {sent} sent");
+        assert!(sent <= asked + asked / 10, "{kind}: {asked} asked, {sent} sent");
         assert!(slowest <= goal(millis(3_500)), "{kind}: {slowest:?}");
         // And as soon as it serves, everything is served.
         let many = Many::start(40, proxy.port, |client, number| {

@@ -31,6 +31,8 @@ pub enum Chaos {
     /// So many percent of `memory_limit`; none, and for how long, is drawn.
     Memory,
     MemoryIs(u64),
+    /// Another process takes over.
+    HandOver,
 }
 
 #[derive(Copy, Clone, Debug)]
@@ -58,6 +60,7 @@ impl World {
             Chaos::Forget => parameters.forget_ms,
             Chaos::FlushScripts => parameters.script_flush_ms,
             Chaos::Memory => parameters.memory_ms,
+            Chaos::HandOver => parameters.handover_ms,
             Chaos::Step(_) | Chaos::Gossip(_) | Chaos::Restart(..) => 0,
             Chaos::TakeOver(_) | Chaos::MemoryIs(_) => 0,
         }
@@ -77,6 +80,7 @@ impl World {
             Chaos::Forget,
             Chaos::FlushScripts,
             Chaos::Memory,
+            Chaos::HandOver,
         ];
         kinds.into_iter().for_each(|chaos| self.strike_again(chaos));
     }
@@ -149,6 +153,7 @@ impl World {
                 self.at(over, Event::Chaos(Chaos::MemoryIs(then)));
             }
             Chaos::MemoryIs(percent) => self.memory_is(percent),
+            Chaos::HandOver => self.take_over_process(),
             Chaos::Restart(node, moves) => self.restart(node, moves),
             Chaos::TakeOver(node) => self.take_over(node),
             Chaos::FailOver => {

@@ -10,7 +10,7 @@ use ringway::cluster::slot_of;
 use ringway::resp::Version;
 use ringway::resp::value::Value;
 
-use crate::history::{History, Kind, Outcome, Violation};
+use crate::history::{History, Kind, Outcome, Request, Violation};
 use crate::item;
 use crate::scripts;
 use crate::workload::SCRIPTS;
@@ -113,7 +113,8 @@ impl History {
     fn outcome_of(&self, id: u32, text: &str) -> Option<Outcome> {
         let request = &self.requests[id as usize];
         let everywhere =
-            matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad | Kind::Wait);
+            matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad | Kind::Wait)
+                || matches!(request.kind, Kind::Select(_));
         let whole = matches!(request.kind, Kind::Exec | Kind::BlPop | Kind::Watch);
         let in_parts = (request.keys.len() > 1 && !whole) || everywhere;
         let at_nodes = !request.keys.is_empty() || everywhere || request.kind == Kind::Exec;
@@ -211,6 +212,10 @@ impl History {
         if gave_up.iter().any(|start| text.starts_with(start)) && moves >= 2 {
             return Ok(());
         }
+        // One that was sent behind it has run: it must not run any more.
+        if text.starts_with("TRYAGAIN") && self.may_be_overtaken(id) {
+            return Ok(());
+        }
         Err(self.violation(id, "needless error", &format!("{text:?} in a calm run")))
     }
 
@@ -249,6 +254,7 @@ impl History {
             }
             Kind::ScriptLoad => value.as_str() == Some(&scripts::name(&scripts::body(id))),
             Kind::Wait => number.is_some_and(|count| count >= 0),
+            Kind::Select(_) => raw == b"+OK\r\n",
             Kind::Queued => raw == b"+QUEUED\r\n" || raw == b"+OK\r\n",
             Kind::Watch => raw == b"+OK\r\n",
             Kind::BlPop => self.is_right_pop(id, value)?,
@@ -371,16 +377,18 @@ impl History {
     fn moments(&self, id: u32, key: &[u8]) -> (u64, u64) {
         let request = &self.requests[id as usize];
         let (mut low, mut high) = (request.issued_tick, self.tick + 1);
-        let disturbed = self.disturbances.iter().rev();
+        let disturbed = self.losses.iter().rev();
         let disturbed = disturbed.take_while(|&&tick| tick >= request.issued_tick).count() > 0;
         let own = self.by_key.get(&(request.client, key.to_vec()));
         for &other in own.into_iter().flatten() {
             let them = &self.requests[other as usize];
             let Some(run) = them.runs.iter().find(|run| run.key == key) else { continue };
-            if other < id && them.refusals.is_empty() && them.outcome == Outcome::Done {
+            let named =
+                |of: &Request| matches!(of.kind, Kind::EvalSha(_)) && !of.refusals.is_empty();
+            if other < id && !named(them) && them.outcome == Outcome::Done {
                 low = low.max(run.tick);
             }
-            if other > id && !disturbed && request.refusals.is_empty() {
+            if other > id && !disturbed && !named(request) {
                 high = high.min(run.tick);
             }
         }

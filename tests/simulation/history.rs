@@ -7,8 +7,8 @@
 //! only if A was refused (MOVED, ASK, TRYAGAIN, CLUSTERDOWN, LOADING, ...) before B on the very
 //! connection on which B then ran, and the proxy read that refusal in a turn not before the one in
 //! which B was last launched (received from its client, or itself read as refused): B was behind A
-//! on its way already. Or A's outcome is told as unknown: what was written to a lost connection may
-//! run late.
+//! on its way already, and they have no key in common. Or A's outcome is told as unknown: what was
+//! written to a lost connection may run late.
 //!
 //! Not here: what replies may say (`checker`).
 
@@ -59,6 +59,8 @@ pub enum Kind {
     ReplySkip,
     Unknown,
     CrossSlot,
+    /// Into which database.
+    Select(u8),
     /// MULTI, or a command behind it that is queued.
     Queued,
     /// EXEC: what it ran is in `History::transactions`.
@@ -186,6 +188,8 @@ pub struct History {
     pub known_scripts: BTreeSet<u32>,
     /// When a node lost its scripts.
     pub forgotten_us: Vec<u64>,
+    /// Another process has taken over: it knows no scripts yet.
+    pub taken_over: bool,
     /// Since when those had been blocked for whom something was popped at last.
     pub woken: BTreeMap<u32, u64>,
     /// How long after a client left something may still be popped for it.
@@ -194,6 +198,8 @@ pub struct History {
     pub increments: BTreeMap<Vec<u8>, u64>,
     /// Ticks at which something was refused or a connection lost: reads may have been repeated.
     pub disturbances: Vec<u64>,
+    /// Those at which a connection was lost.
+    pub losses: Vec<u64>,
     /// Keys of which two nodes had a copy, or of which a node knew nothing while another had it: who
     /// follows ASK when that migration is over and another has begun makes this happen, and the
     /// cluster specification has no remedy.
@@ -201,6 +207,7 @@ pub struct History {
     /// Slots that changed hands, and the ticks.
     pub moves: Vec<(u16, u64)>,
     order: BTreeMap<(usize, u16), Vec<Place>>,
+    key_order: BTreeMap<(usize, Vec<u8>), Vec<u32>>,
     /// Elder, younger, slot.
     inversions: Vec<(u32, u32, u16)>,
     pub violation: Option<Violation>,
@@ -287,6 +294,7 @@ impl History {
         }
         if most == 1 {
             self.check_order(id, slot_of(&key), link);
+            self.check_key_order(id, key);
         }
     }
 
@@ -304,6 +312,40 @@ impl History {
         ran.push(place);
     }
 
+    /// Of two that write the same key the elder runs first, whatever was refused; but for a script
+    /// that its node has not got.
+    fn check_key_order(&mut self, id: u32, key: Vec<u8>) {
+        let request = &self.requests[id as usize];
+        let (client, slot) = (request.client, slot_of(&key));
+        let by_name = matches!(request.kind, Kind::EvalSha(_));
+        let ran = self.key_order.entry((client, key)).or_default();
+        let passed = ran.iter().filter(|&&younger| younger > id && !by_name);
+        self.inversions.extend(passed.map(|&younger| (id, younger, slot)));
+        ran.push(id);
+    }
+
+    /// Whether a younger request of its client and slot was sent before the proxy knew that this one
+    /// had been refused: one that may have run before it.
+    pub fn may_be_overtaken(&self, id: u32) -> bool {
+        let request = &self.requests[id as usize];
+        // Nodes cannot tell whose it was that they refused.
+        let nameless = request.refusals.is_empty() && !carries_number(request.kind);
+        let mut younger = self.requests[id as usize + 1..].iter();
+        younger.any(|other| {
+            let has = |slot: u16| other.keys.iter().any(|key| slot_of(key) == slot);
+            let ahead = |refusal: &Refusal| {
+                let sent =
+                    other.delivered.is_some_and(|turn| refusal.read.is_none_or(|at| turn <= at));
+                sent && has(refusal.slot)
+            };
+            let shares = || request.keys.iter().any(|key| has(slot_of(key)));
+            other.client == request.client
+                && (other.writes() || request.writes())
+                && (request.refusals.iter().any(ahead)
+                    || (nameless && other.delivered.is_some() && shares()))
+        })
+    }
+
     /// A node has refused a request. Returns the number of the refusal.
     pub fn refused(&mut self, id: u32, slot: u16, link: usize) -> usize {
         let tick = self.tick;
@@ -318,6 +360,11 @@ impl History {
         if let Some(refusal) = request.refusals.get_mut(number) {
             refusal.read = Some(turn);
         }
+    }
+
+    pub fn lost(&mut self) {
+        self.losses.push(self.tick);
+        self.disturbed();
     }
 
     pub fn disturbed(&mut self) {

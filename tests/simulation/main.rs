@@ -10,6 +10,8 @@
 mod blocking;
 mod chaos;
 mod checker;
+mod databases;
+mod handover;
 mod history;
 #[path = "../support/identity.rs"]
 mod identity;
@@ -59,6 +61,8 @@ struct Report {
     by_name: u64,
     unknown: u64,
     waits: u64,
+    given: u64,
+    selected: u64,
 }
 
 impl Report {
@@ -77,6 +81,8 @@ impl Report {
         self.by_name += other.by_name;
         self.unknown += other.unknown;
         self.waits += other.waits;
+        self.given += other.given;
+        self.selected += other.selected;
     }
 }
 
@@ -114,6 +120,8 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         by_name: world.history.by_name,
         unknown: world.history.unknown,
         waits: world.history.waits,
+        given: world.given,
+        selected: world.selected,
     })
 }
 
@@ -151,6 +159,8 @@ fn after_heal(world: &mut World) -> Result<(), Violation> {
     world.break_silent_links();
     let settle = world.now_us + 12_000_000;
     world.run_until(settle, |_| false);
+    take_violation(world)?;
+    world.check_given()?;
     for client in 0..world.clients.len() {
         if world.clients[client].ear.is_none() {
             world.dismiss(client);
@@ -183,9 +193,9 @@ fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> 
         world.proxy.handle_drain(now);
         world.turn_before(world.now_us + 1);
         let until = world.now_us + parameters.patience_ms() * 1_000;
-        let gone = |world: &mut World| world.proxy.clients_open() == 0;
+        let gone = |world: &mut World| world.clients_open() == 0;
         if !world.run_until(until, gone) {
-            let text = format!("{} clients are left by a drain", world.proxy.clients_open());
+            let text = format!("{} clients are left by a drain", world.clients_open());
             return failed("tables", text);
         }
     }
@@ -193,16 +203,15 @@ fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> 
         world.dismiss(client);
     }
     let until = world.now_us + parameters.patience_ms() * 1_000;
-    let empty =
-        |world: &mut World| world.proxy.requests_open() == 0 && world.proxy.clients_open() == 0;
+    let empty = |world: &mut World| world.requests_open() == 0 && world.clients_open() == 0;
     if !world.run_until(until, empty) {
-        let (requests, clients) = (world.proxy.requests_open(), world.proxy.clients_open());
+        let (requests, clients) = (world.requests_open(), world.clients_open());
         return failed("tables", format!("{requests} requests and {clients} clients are left"));
     }
     let settle = world.now_us + 3_000_000;
-    let counts = |world: &mut World| world.proxy.subscription_counts();
-    if !world.run_until(settle, |world| counts(world) == [0; 4]) {
-        return failed("tables", format!("subscriptions are left: {:?}", counts(world)));
+    if !world.run_until(settle, |world| !world.subscriptions_left()) {
+        let counts: Vec<_> = world.proxies().map(|proxy| proxy.subscription_counts()).collect();
+        return failed("tables", format!("subscriptions are left: {counts:?}"));
     }
     take_violation(world)
 }
@@ -474,4 +483,34 @@ fn planted_swap_of_values_is_found() {
 #[test]
 fn planted_close_of_an_innocent_client_is_found() {
     check_found(Plant::CloseInnocent, &["close"]);
+}
+
+#[test]
+fn planted_second_run_of_what_a_client_takes_along_is_found() {
+    check_found(Plant::RunAgain, &["at most once", "one reply", "ownership"]);
+}
+
+#[test]
+fn planted_reply_lost_with_the_old_process_is_found() {
+    check_found(Plant::GiveBusy, &["ownership", "liveness", "order"]);
+}
+
+#[test]
+fn planted_loss_of_unread_bytes_of_a_given_client_is_found() {
+    check_found(Plant::DropUnread, &["liveness", "one reply", "ownership"]);
+}
+
+#[test]
+fn planted_unread_bytes_before_those_in_the_parcel_are_found() {
+    check_found(Plant::UnreadFirst, &["one reply", "ownership", "order", "close", "garbage"]);
+}
+
+#[test]
+fn planted_loss_of_a_given_clients_database_is_found() {
+    check_found(Plant::LoseDatabase, &["ownership", "order", "at most once"]);
+}
+
+#[test]
+fn planted_loss_of_a_given_clients_version_is_found() {
+    check_found(Plant::LoseVersion, &["version", "ownership"]);
 }

@@ -26,6 +26,10 @@ pub struct Entry {
     pub closing: bool,
     pub owner: Option<Conn>,
     pub peer: Peer,
+    /// The process that it belongs to.
+    pub process: u32,
+    /// On its way from one process to the next.
+    pub in_transit: bool,
     /// The buffer of the send under way.
     pub sending: Option<Vec<u8>>,
     pub paused: bool,
@@ -50,22 +54,57 @@ pub enum Inbound {
 /// What the ring reports to the driver.
 #[derive(Debug)]
 pub enum Completion {
-    Accepted { socket: Socket, client: usize },
-    Received { socket: Socket, bytes: Vec<u8> },
-    End { socket: Socket, failed: bool },
-    Sent { socket: Socket, ok: bool },
-    Connected { socket: Socket, ok: bool },
-    Gone { socket: Socket },
+    Accepted {
+        socket: Socket,
+        client: usize,
+    },
+    Received {
+        socket: Socket,
+        bytes: Vec<u8>,
+    },
+    End {
+        socket: Socket,
+        failed: bool,
+    },
+    Sent {
+        socket: Socket,
+        ok: bool,
+    },
+    Connected {
+        socket: Socket,
+        ok: bool,
+    },
+    Gone {
+        socket: Socket,
+    },
+    /// Of the process before.
+    Adopted {
+        socket: Socket,
+        parcel: Vec<u8>,
+    },
 }
 
 impl Completion {
+    pub fn socket(&self) -> Socket {
+        match self {
+            Completion::Accepted { socket, .. }
+            | Completion::Received { socket, .. }
+            | Completion::End { socket, .. }
+            | Completion::Sent { socket, .. }
+            | Completion::Connected { socket, .. }
+            | Completion::Gone { socket }
+            | Completion::Adopted { socket, .. } => *socket,
+        }
+    }
+
     /// Completions of one lane keep their order.
     fn lane(&self) -> (u32, bool) {
         match self {
             Completion::Accepted { socket, .. }
             | Completion::Received { socket, .. }
             | Completion::End { socket, .. }
-            | Completion::Connected { socket, .. } => (socket.index, false),
+            | Completion::Connected { socket, .. }
+            | Completion::Adopted { socket, .. } => (socket.index, false),
             Completion::Sent { socket, .. } | Completion::Gone { socket } => (socket.index, true),
         }
     }
@@ -73,7 +112,9 @@ impl Completion {
     pub fn mark(&self) -> u64 {
         let (index, late) = self.lane();
         let size = match self {
-            Completion::Received { bytes, .. } => bytes.len() as u64,
+            Completion::Received { bytes, .. } | Completion::Adopted { parcel: bytes, .. } => {
+                bytes.len() as u64
+            }
             _ => 0,
         };
         u64::from(index) << 33 | u64::from(late) << 32 | size
@@ -82,6 +123,7 @@ impl Completion {
 
 impl World {
     pub fn open_socket(&mut self, owner: Option<Conn>, peer: Peer) -> Socket {
+        let process = self.process;
         let index = match self.free_sockets.pop() {
             Some(index) => index,
             None => {
@@ -91,6 +133,8 @@ impl World {
                     closing: false,
                     owner: None,
                     peer: Peer::Nobody,
+                    process,
+                    in_transit: false,
                     sending: None,
                     paused: false,
                     paused_us: 0,
@@ -111,6 +155,8 @@ impl World {
             closing: false,
             owner,
             peer,
+            process,
+            in_transit: false,
             sending: None,
             paused: false,
             paused_us: 0,
@@ -239,7 +285,7 @@ impl World {
         }
         entry.ended = matches!(inbound, Inbound::End { .. });
         let still_comes = lenient && entry.kept.is_empty() && now < entry.paused_us + 2_000;
-        if entry.paused && !still_comes {
+        if entry.in_transit || (entry.paused && !still_comes) {
             entry.kept.push_back(inbound);
             return;
         }

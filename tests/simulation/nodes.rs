@@ -73,6 +73,7 @@ pub struct Login {
     pub asking: bool,
     pub authenticated: bool,
     pub resp3: bool,
+    pub database: u32,
     pub queue: Option<crate::transactions::Queue>,
     /// Keys and what they held.
     pub watched: Vec<(Vec<u8>, Option<Vec<u8>>)>,
@@ -253,6 +254,12 @@ impl Cluster {
         }
         if !login.authenticated {
             answer.reply = b"-NOAUTH Authentication required.\r\n".to_vec();
+            return answer;
+        }
+        if name == b"SELECT" {
+            let (database, reply) = crate::databases::select(args);
+            login.database = database.unwrap_or(login.database);
+            answer.reply = reply;
             return answer;
         }
         if name == b"ECHO" {

@@ -51,6 +51,10 @@ pub struct Parameters {
     pub script_flush_ms: u64,
     /// Memory runs short.
     pub memory_ms: u64,
+    /// Another process takes over.
+    pub handover_ms: u64,
+    /// Clients enter another database.
+    pub selects: u32,
     /// How late replicas are.
     pub lag_us: u64,
     pub loading_ms: u64,
@@ -131,6 +135,8 @@ impl Parameters {
         drawn.lag_us = r.skewed(300_000);
         drawn.ears = if r.chance(400) { 1 + r.skewed(5) } else { 0 };
         drawn.memory_ms = mean_or_never(r, 400, 5..=500);
+        drawn.handover_ms = mean_or_never(r, 350, 20..=1_500);
+        drawn.selects = sometimes(r, 300, 20..=400);
         drawn
     }
 

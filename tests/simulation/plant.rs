@@ -66,6 +66,19 @@ pub enum Plant {
     SwapValues,
     /// A client is closed that did nothing wrong.
     CloseInnocent,
+    /// What a client asked for last is run again by the process that it is given to.
+    RunAgain,
+    /// A reply is not sent any more by a process that another has taken over from: as if it had
+    /// given its client away with a request in flight.
+    GiveBusy,
+    /// What a client had sent, and nobody run, does not go along.
+    DropUnread,
+    /// It goes along behind what was not even read.
+    UnreadFirst,
+    /// A client that is given away is in the first database again.
+    LoseDatabase,
+    /// It speaks RESP2 again.
+    LoseVersion,
 }
 
 impl World {
@@ -83,6 +96,11 @@ impl World {
 
     pub fn plant_lost_sent(&mut self) -> bool {
         self.plant == Plant::LoseSent && self.random.chance(20)
+    }
+
+    pub fn plant_give_busy(&mut self) -> bool {
+        let former = self.plant == Plant::GiveBusy && self.process != self.newest;
+        former && self.random.chance(300)
     }
 
     pub fn plant_close(&mut self) -> bool {

@@ -921,6 +921,167 @@ fn replies_of_a_pipeline_wait_for_each_other_a_moment_and_only_while_there_is_mu
     assert_eq!(rig.told(Conn::Client(client)), "+OK ");
 }
 
+// --- overtaking -------------------------------------------------------------------------------------
+
+/// A client asks in one go; both are sent to the first node, which answers that.
+fn asked_at_once(rig: &mut Rig, client: u32, lines: &[&str]) -> u32 {
+    let all: Vec<u8> = lines.iter().flat_map(|line| words(line)).collect();
+    let now = rig.now();
+    rig.proxy.handle_received(Conn::Client(client), &all, now);
+    rig.settle();
+    rig.let_in(true);
+    rig.backend_of(1)
+}
+
+#[test]
+fn refused_request_whose_key_a_later_one_has_written_gets_the_refusal() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let (one, two) = (key("a", true), key("b", true));
+    let mset = format!("MSET {one} 1 {two} 1");
+    let node = asked_at_once(&mut rig, client, &[&mset, &format!("SET {one} 2")]);
+    assert_eq!(rig.told(Conn::Backend(node)).matches("SET").count(), 2);
+    rig.answer(node, "-TRYAGAIN_x +OK ");
+    rig.pass(100);
+    assert_eq!(rig.told(Conn::Client(client)), "-TRYAGAIN x +OK ");
+    assert_eq!(rig.told(Conn::Backend(node)), "", "it does not run after the later one");
+}
+
+#[test]
+fn refused_request_is_repeated_when_a_later_one_has_run_that_names_other_keys() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let mset = format!("MSET {} 1 {} 1", key("a", true), key("b", true));
+    let node = asked_at_once(&mut rig, client, &[&mset, &format!("SET {} 2", key("c", true))]);
+    rig.told(Conn::Backend(node));
+    rig.answer(node, "-TRYAGAIN_x +OK ");
+    rig.pass(20);
+    assert!(rig.told(Conn::Backend(node)).contains("MSET"));
+    rig.answer(node, "+OK ");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK +OK ");
+}
+
+#[test]
+fn refused_requests_of_one_key_are_repeated_in_their_order() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let (one, two) = (key("a", true), key("b", true));
+    let (first, second) = (format!("MSET {one} 1 {two} 1"), format!("MSET {one} 2 {two} 2"));
+    let node = asked_at_once(&mut rig, client, &[&first, &second]);
+    rig.told(Conn::Backend(node));
+    rig.answer(node, "-TRYAGAIN_x -TRYAGAIN_y ");
+    rig.pass(20);
+    let again = rig.told(Conn::Backend(node));
+    assert_eq!(again.matches("MSET").count(), 1, "the second waits for the first: {again}");
+    assert!(again.contains(" 1 "));
+    rig.answer(node, "+OK ");
+    rig.pass(20);
+    assert!(rig.told(Conn::Backend(node)).contains("MSET"));
+    rig.answer(node, "+OK ");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK +OK ");
+}
+
+#[test]
+fn while_slots_move_nothing_is_sent_behind_a_request_of_several_keys_of_its_slot() {
+    let mut rig = Rig::new(Settings::default());
+    let (other, client) = (rig.client(), rig.client());
+    let node = asked_at_once(&mut rig, other, &[&format!("GET {}", key("x", true))]);
+    let slot = slot_of(key("x", true).as_bytes());
+    rig.answer(node, &format!("-ASK_{slot}_10.0.0.2:7000 "));
+    rig.let_in(true);
+    rig.told(Conn::Backend(node));
+    let (one, two) = (key("a", true), key("b", true));
+    let mset = format!("MSET {one} 1 {two} 1");
+    asked_at_once(&mut rig, client, &[&mset, &format!("SET {one} 2"), &format!("SET {two} 3")]);
+    let told = rig.told(Conn::Backend(node));
+    assert!(told.contains("MSET") && told.matches("SET").count() == 1, "{told}");
+    rig.answer(node, "-TRYAGAIN_x ");
+    rig.pass(20);
+    assert_eq!(rig.told(Conn::Backend(node)).matches("SET").count(), 1, "it again, alone");
+    rig.answer(node, "+OK ");
+    assert_eq!(rig.told(Conn::Backend(node)).matches("SET").count(), 2, "the rest");
+    rig.answer(node, "+OK +OK ");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK +OK +OK ");
+}
+
+#[test]
+fn refused_part_whose_key_a_later_part_has_written_fails_its_request() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let (one, two, far) = (key("a", true), key("b", true), key("f", false));
+    let first = format!("MSET {one} 1 {two} 1 {far} 1");
+    let second = format!("MSET {two} 2 {far} 2");
+    let node = asked_at_once(&mut rig, client, &[&first, &second]);
+    let other = rig.backend_of(2);
+    assert_eq!(rig.told(Conn::Backend(node)).matches("SET").count(), 2);
+    rig.answer(other, "+OK +OK ");
+    rig.answer(node, "-TRYAGAIN_x +OK ");
+    rig.pass(100);
+    assert_eq!(rig.told(Conn::Client(client)), "-TRYAGAIN x +OK ");
+    assert_eq!(rig.told(Conn::Backend(node)), "");
+}
+
+#[test]
+fn redirect_of_a_request_whose_key_a_later_one_has_written_is_not_followed_any_more() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let one = key("a", true);
+    let slot = slot_of(one.as_bytes());
+    let lines = [format!("SET {one} 1"), format!("SET {one} 2")];
+    let node = asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
+    rig.told(Conn::Backend(node));
+    rig.answer(node, &format!("-MOVED_{slot}_10.0.0.2:7000 +OK "));
+    rig.let_in(true);
+    rig.pass(50);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-TRYAGAIN ") && told.ends_with(" +OK "), "{told}");
+    assert!(!rig.sent.iter().any(|of| of.1.contains("SET")), "{:?}", rig.sent);
+}
+
+#[test]
+fn redirects_of_a_pipeline_to_one_key_are_followed_in_its_order() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let one = key("a", true);
+    let slot = slot_of(one.as_bytes());
+    let lines = [1, 2, 3].map(|number| format!("SET {one} {number}"));
+    let node = asked_at_once(&mut rig, client, &[&lines[0], &lines[1], &lines[2]]);
+    let moved = format!("-MOVED_{slot}_10.0.0.2:7000 ");
+    rig.answer(node, &moved.repeat(3));
+    rig.let_in(true);
+    rig.pass(50);
+    let target = rig.backend_of(2);
+    let mut seen = String::new();
+    for _ in 0..3 {
+        let more = rig.told(Conn::Backend(target));
+        rig.answer(target, &"+OK ".repeat(more.matches("SET").count()));
+        seen += &more;
+    }
+    let places = [" 1 ", " 2 ", " 3 "].map(|value| seen.rfind(value));
+    assert!(places.is_sorted() && places[0].is_some(), "{seen}");
+    assert_eq!(rig.told(Conn::Client(client)), "+OK +OK +OK ");
+}
+
+#[test]
+fn select_on_its_way_to_a_primary_that_has_left_ends_in_its_time() {
+    let mut rig = Rig::new(Settings { request_timeout_ms: 1_000, ..Settings::default() });
+    let client = rig.client();
+    rig.ask(client, "SELECT 3");
+    rig.let_in(false);
+    let mut without = Topology::clone(&map(2));
+    without.nodes[1].address = Some(node(9));
+    without.nodes[1].endpoint.host = "10.0.0.9".into();
+    without.nodes[1].id = format!("{:040}", 9).into();
+    without.version += 1;
+    rig.proxy.handle_topology(Arc::new(without), rig.now());
+    for _ in 0..300 {
+        rig.let_in(false);
+        rig.pass(20);
+    }
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-ERR ") && told.matches("ERR").count() == 1, "{told:?}");
+}
+
 // --- one process after the other ------------------------------------------------------------------
 
 /// What goes along with the only client that is offered.
@@ -1150,4 +1311,25 @@ fn stop_of_the_process_while_an_answer_is_waited_for_is_nobodys_time_out() {
     assert!(!rig.closed.contains(&Conn::Backend(backend)));
     rig.answer(backend, "$1 v ");
     assert_eq!(rig.told(Conn::Client(client)), "$1 v ");
+}
+
+#[test]
+fn body_that_no_node_takes_in_a_transaction_is_not_kept() {
+    for (reply, kept) in [("*1 :1 ", true), ("*1 -ERR_Error_compiling_script_x ", false)] {
+        let mut rig = Rig::new(Settings::default());
+        let client = rig.client();
+        let slotted = key("a", true);
+        for line in ["MULTI".into(), format!("EVAL body 1 {slotted}"), "EXEC".to_string()] {
+            rig.ask(client, &line);
+        }
+        rig.let_in(true);
+        let fence = rig.backend_of(1);
+        let told = rig.told(Conn::Backend(fence));
+        let nonce = Rig::nonce(&told);
+        rig.answer(fence, &format!("+OK +QUEUED {reply}{nonce}"));
+        rig.told(Conn::Client(client));
+        rig.ask(client, &format!("SCRIPT SHOW {}", crate::scripts::name(b"body")));
+        let shown = rig.told(Conn::Client(client));
+        assert_eq!(shown.contains("body"), kept, "{reply}: {shown}");
+    }
 }

@@ -139,6 +139,8 @@ impl History {
     pub fn judge_unknown_script(&self, id: u32) -> Verdict {
         let request = &self.requests[id as usize];
         let again = self.forgotten_us.iter().any(|&at| at >= request.issued_us);
+        // What the process before had kept stayed with it.
+        let again = again || self.taken_over;
         if self.known_scripts.contains(&id) && !again {
             let text = format!("request {id} {:?}: the proxy knows that script", request.kind);
             return Err(Violation { checker: "noscript", text });

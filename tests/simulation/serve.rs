@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use ringway::cluster::slot_of;
 use ringway::proxy::{Conn, Socket};
 
+use crate::databases::with_prefix;
 use crate::network::Peer;
 use crate::nodes::{Answer, Login, Mood};
 use crate::plant::Plant;
@@ -289,6 +290,7 @@ impl World {
             return reply;
         }
         let mood = self.mood();
+        let args = &with_prefix(self.links[link].login.database, args)[..];
         self.history.tick += 1;
         let now_us = self.now_us;
         let node = self.links[link].node;

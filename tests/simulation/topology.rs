@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ringway::cluster::{Choice, Endpoint, Topology, Witnesses};
-use ringway::proxy::{Now, Report};
+use ringway::proxy::{Now, Proxy, Report};
 
 use crate::plant::Plant;
 use crate::world::{Event, World};
@@ -52,6 +52,12 @@ pub struct TopologyThread {
 }
 
 const GAP_US: u64 = 200_000;
+
+impl TopologyThread {
+    pub fn current(&self) -> Option<Arc<Topology>> {
+        self.current.clone()
+    }
+}
 
 impl World {
     pub fn hear_report(&mut self, report: Report) {
@@ -205,6 +211,12 @@ impl World {
         self.turn_before(at);
     }
 
+    /// Every process has such a thread; that they are told the same is not the point here.
+    fn each_proxy(&mut self, tell: impl Fn(&mut Proxy)) {
+        tell(&mut self.proxy);
+        self.former.iter_mut().for_each(|former| tell(&mut former.proxy));
+    }
+
     /// Gives the proxy what the topology thread has sent. Whether there was anything.
     pub fn hand_updates(&mut self, now: Now) -> bool {
         let mut any = false;
@@ -219,16 +231,18 @@ impl World {
                 Update::Map(map) => {
                     self.named.extend(map.nodes.iter().filter_map(|node| node.address));
                     self.first_map_us.get_or_insert(self.now_us);
-                    self.proxy.handle_topology(map, now);
+                    self.each_proxy(|proxy| proxy.handle_topology(Arc::clone(&map), now));
                 }
-                Update::Slot { slot, address } => self.proxy.handle_slot_moved(slot, address, now),
+                Update::Slot { slot, address } => {
+                    self.each_proxy(|proxy| proxy.handle_slot_moved(slot, address, now));
+                }
                 Update::Confirmed { endpoint, address } => {
-                    self.proxy.handle_confirmed(&endpoint, address, now);
+                    self.each_proxy(|proxy| proxy.handle_confirmed(&endpoint, address, now));
                 }
-                Update::Refreshed => self.proxy.handle_refreshed(now),
+                Update::Refreshed => self.each_proxy(|proxy| proxy.handle_refreshed(now)),
                 Update::Learned => {
                     self.learned_us = Some(self.now_us);
-                    self.proxy.handle_learned(crate::workload::learned());
+                    self.each_proxy(|proxy| proxy.handle_learned(crate::workload::learned()));
                 }
             }
         }

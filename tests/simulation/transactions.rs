@@ -11,7 +11,6 @@ use crate::history::{History, Kind, Step};
 use crate::item::{self, item};
 use crate::nodes::{Answer, Cluster, Login, Mood, keys_of};
 use crate::plant::Plant;
-use crate::workload::encode_words;
 use crate::world::World;
 
 impl World {
@@ -56,7 +55,7 @@ impl World {
         }
         let key = self.key(client, tag, 'k');
         let watch = self.history.requests.len() as u32;
-        let mark = format!("{{t{tag}}}!{watch}").into_bytes();
+        let mark = self.placed(client, format!("{{t{tag}}}!{watch}").into_bytes());
         let words = [b"WATCH".to_vec(), key.clone(), mark.clone()];
         let id = self.queue(client, Kind::Watch, &words, bytes);
         self.history.set_keys(id, vec![key.clone(), mark]);
@@ -69,14 +68,14 @@ impl World {
             let id = self.open(client, Kind::Append);
             let words = [b"append".to_vec(), key.clone(), item(&key, id, 0)];
             self.history.set_keys(id, vec![key.clone()]);
-            self.put(client, id, encode_words(&words), bytes, true);
+            self.put(client, id, self.encoded(client, &words), bytes, true);
         }
         Some((watch, key))
     }
 
     fn queue(&mut self, client: usize, kind: Kind, words: &[Vec<u8>], bytes: &mut Vec<u8>) -> u32 {
         let id = self.open(client, kind);
-        self.put(client, id, encode_words(words), bytes, true);
+        self.put(client, id, self.encoded(client, words), bytes, true);
         id
     }
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringway::cluster::{SLOTS, slot_of};
 use ringway::resp::value::Value;
 
+use crate::databases::is_of_first;
 use crate::history::Violation;
 use crate::item;
 use crate::nodes::{Cluster, bulk};
@@ -96,6 +97,9 @@ impl World {
     fn check_walk(&mut self, client: usize, walk: &Walk) {
         self.history.walks += 1;
         for (key, states) in &self.history.states {
+            if !is_of_first(key) {
+                continue;
+            }
             let asked = walk.tag.as_ref().is_none_or(|tag| key.starts_with(tag));
             let before = states.iter().rev().find(|state| state.0 <= walk.began);
             let throughout = before.is_some_and(|state| state.1 != 0)
@@ -124,6 +128,7 @@ impl Cluster {
     /// CLUSTER COUNTKEYSINSLOT, GETKEYSINSLOT and INFO, SCAN and INFO of one node.
     pub fn walked(&self, node: usize, args: &[Vec<u8>]) -> Option<Vec<u8>> {
         let data = &self.nodes[node].data;
+        let keys = || data.keys().filter(|key| is_of_first(key));
         let number =
             |at: usize| -> Option<u64> { std::str::from_utf8(args.get(at)?).ok()?.parse().ok() };
         match args[0].to_ascii_uppercase().as_slice() {
@@ -133,7 +138,7 @@ impl Cluster {
             }
             b"CLUSTER" => {
                 let slot = number(2)? as u16;
-                let of_slot = data.keys().filter(|key| slot_of(key) == slot);
+                let of_slot = keys().filter(|key| slot_of(key) == slot);
                 if args[1] == b"COUNTKEYSINSLOT" {
                     return Some(format!(":{}\r\n", of_slot.count()).into_bytes());
                 }
@@ -161,7 +166,7 @@ impl Cluster {
     fn scan(&self, node: usize, cursor: u64, count: usize) -> Vec<u8> {
         let this = &self.nodes[node];
         let mut order: BTreeMap<u64, Vec<&Vec<u8>>> = BTreeMap::new();
-        for key in this.data.keys() {
+        for key in this.data.keys().filter(|key| is_of_first(key)) {
             let mut seeded = this.process.to_be_bytes().to_vec();
             seeded.extend_from_slice(key);
             let hash = item::hash(&seeded) >> 40 | 1;

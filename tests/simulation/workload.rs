@@ -11,6 +11,7 @@ use ringway::resp::Version;
 use ringway::resp::value::{Value, parse_value};
 
 use crate::checker::Circumstances;
+use crate::databases;
 use crate::history::{Kind, Outcome};
 use crate::item::{item, mark};
 use crate::messages::Ear;
@@ -53,6 +54,13 @@ pub struct Client {
     slow: bool,
     /// Sends that end when it reads again.
     pub blocked: Vec<Socket>,
+    /// The one that it is in, and the one that it asked for.
+    pub database: u32,
+    selecting: bool,
+    /// What it asked last, as it went out.
+    pub last_asked: Vec<u8>,
+    /// The next process would not have it.
+    pub turned_away: bool,
     /// It has sent its last byte; it is gone; the proxy has closed.
     finished: bool,
     gone: bool,
@@ -63,10 +71,10 @@ pub struct Client {
     said_last: bool,
     asked_large: bool,
     leaves: bool,
-    logged_in: bool,
+    pub logged_in: bool,
     /// Runs scripts that answer what they like.
     hostile: bool,
-    half_closes: bool,
+    pub half_closes: bool,
     pub walk: Option<Walk>,
     /// Scripts that it has loaded or run: which one, and the name.
     pub scripts: Vec<(u8, String)>,
@@ -99,6 +107,15 @@ impl Client {
     fn has_nothing_to_do(&self) -> bool {
         let asks = self.left > 0 || !self.outstanding.is_empty() || self.leaves;
         !asks && !self.slow && self.ear.is_none()
+    }
+
+    pub fn waits_for_nothing(&self) -> bool {
+        self.outstanding.is_empty()
+    }
+
+    /// All that comes, as it comes.
+    pub fn reads_all(&self) -> bool {
+        !self.never_reads && !self.slow
     }
 
     pub fn ask_no_more(&mut self) {
@@ -145,7 +162,7 @@ impl World {
             self.set_reading(client, reading);
         }
         let this = &self.clients[client];
-        let open = !this.finished && !this.said_last;
+        let open = !this.finished && !this.said_last && !this.selecting;
         let room = self.parameters.pipeline.saturating_sub(this.outstanding.len() as u64);
         if open && this.left > 0 && room > 0 {
             self.ask_burst(client, room);
@@ -185,7 +202,14 @@ impl World {
     fn ask_burst(&mut self, client: usize, room: u64) {
         let count = self.random.range(1..=room).min(self.clients[client].left);
         let mut bytes = Vec::new();
-        for _ in 0..count {
+        let select = self.selects_now(client);
+        if let Some(kind) = select {
+            let id = self.open(client, kind);
+            let encoded = encode_words(&self.words(client, id, kind));
+            self.put(client, id, encoded, &mut bytes, true);
+            self.clients[client].selecting = true;
+        }
+        for _ in 0..if select.is_some() { 0 } else { count } {
             if self.clients[client].said_last {
                 break;
             }
@@ -360,6 +384,13 @@ impl World {
         };
         self.history.judge(id, raw, value, &around);
         self.check_wait(id, value);
+        if let Kind::Select(database) = self.history.requests[id as usize].kind {
+            self.clients[client].selecting = false;
+            if raw == b"+OK\r\n" {
+                self.clients[client].database = database.into();
+                self.selected += 1;
+            }
+        }
         self.note_script(client, id);
         if self.history.requests[id as usize].kind == Kind::Scan {
             self.walk_gets(client, value);
@@ -391,6 +422,9 @@ impl World {
     /// The proxy closes for no other reason than that the client has said its last.
     fn must_get_all(&self, client: usize) -> bool {
         let this = &self.clients[client];
+        if this.turned_away {
+            return false;
+        }
         let patient = !this.never_reads && !this.slow && !self.parameters.closes_innocents();
         (this.finished || this.said_last) && patient && !self.may_be_torn(client) && !this.refused
     }
@@ -406,11 +440,13 @@ impl World {
             || this.finished
             || this.said_last
             || this.refused
+            || this.turned_away
             || this.never_reads
             || this.slow
             || self.parameters.closes_innocents()
             || self.drained
-            || (this.ear.is_some() && !self.parameters.calm)
+            // Who subscribes cannot be given to the next process.
+            || (this.ear.is_some() && (!self.parameters.calm || self.newest > 0))
             || self.may_be_torn(client);
         if !reason {
             self.history.violate("close", format!("client {client} was closed for no reason"));
@@ -431,7 +467,7 @@ impl World {
             let id = self.open(client, Kind::Set);
             self.history.requests[id as usize].outcome = Outcome::Silent;
             let words = self.words(client, id, Kind::Set);
-            return self.put(client, id, encode_words(&words), bytes, false);
+            return self.put(client, id, self.encoded(client, &words), bytes, false);
         }
         if kind == Kind::ReplyOn {
             bytes.extend(encode(&[b"client", b"reply", b"OFF"]));
@@ -439,7 +475,7 @@ impl World {
                 let id = self.open(client, Kind::Append);
                 self.history.requests[id as usize].outcome = Outcome::Silent;
                 let words = self.words(client, id, Kind::Append);
-                self.put(client, id, encode_words(&words), bytes, false);
+                self.put(client, id, self.encoded(client, &words), bytes, false);
             }
         }
         if kind == Kind::Exec {
@@ -449,6 +485,7 @@ impl World {
             // What blocks ends with the client's side.
             kind = Kind::Ping;
         }
+        kind = self.fit_for_database(client, kind);
         let walk = if kind == Kind::Scan { self.walk_words(client) } else { None };
         if kind == Kind::Scan && walk.is_none() {
             kind = Kind::Ping;
@@ -459,7 +496,10 @@ impl World {
             Kind::Ping if self.random.chance(300) => format!("ping  token{id}\r\n").into_bytes(),
             Kind::BadProtocol => b"*2\r\n$3\r\nGET\r\n$-5\r\n".to_vec(),
             _ if walk.is_some() => encode_words(&walk.unwrap_or_default()),
-            _ => encode_words(&self.words(client, id, kind)),
+            _ => {
+                let words = self.words(client, id, kind);
+                self.encoded(client, &words)
+            }
         };
         self.clients[client].said_last |= matches!(kind, Kind::BadProtocol | Kind::Quit);
         self.put(client, id, encoded, bytes, true);
@@ -475,15 +515,22 @@ impl World {
     ) {
         bytes.extend_from_slice(&encoded);
         let this = &mut self.clients[client];
+        this.last_asked = encoded;
         this.ends.push_back((this.written + bytes.len() as u64, id));
         if due {
             this.outstanding.push_back(id);
         }
     }
 
+    /// As its client writes it, whose database the nodes know.
+    pub fn encoded(&self, client: usize, words: &[Vec<u8>]) -> Vec<u8> {
+        encode_words(&databases::without_prefix(self.clients[client].database, words))
+    }
+
     pub fn open(&mut self, client: usize, kind: Kind) -> u32 {
         if kind == Kind::Reset {
             self.clients[client].version = Version::Resp2;
+            self.clients[client].database = 0;
         }
         if let Kind::Hello(version) = kind {
             let version = if version == 3 { Version::Resp3 } else { Version::Resp2 };
@@ -550,11 +597,16 @@ impl World {
     /// A key of this client's own, or one that all share.
     pub fn key(&mut self, client: usize, tag: usize, letter: char) -> Vec<u8> {
         let number = self.random.below(self.parameters.keys);
-        if self.random.chance(150) {
-            format!("{{t{tag}}}s{letter}{number}").into_bytes()
-        } else {
-            format!("{{t{tag}}}c{client}{letter}{number}").into_bytes()
-        }
+        let key = match self.random.chance(150) {
+            true => format!("{{t{tag}}}s{letter}{number}"),
+            false => format!("{{t{tag}}}c{client}{letter}{number}"),
+        };
+        self.placed(client, key.into_bytes())
+    }
+
+    /// A key, in the database that its client is in.
+    pub fn placed(&self, client: usize, key: Vec<u8>) -> Vec<u8> {
+        [databases::prefix(self.clients[client].database), key].concat()
     }
 
     fn words(&mut self, client: usize, id: u32, kind: Kind) -> Vec<Vec<u8>> {
@@ -597,6 +649,7 @@ impl World {
             Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), crate::scripts::body(id)],
             Kind::EvalSha(_) => self.script_words(client, id, tag),
             Kind::Wait => self.wait_words(id),
+            Kind::Select(database) => vec![word("SELECT"), word(&database.to_string())],
             Kind::Reset => vec![word("RESET")],
             Kind::ReplyOn => ["client", "reply", "on"].map(word).to_vec(),
             Kind::Auth => vec![word("AUTH"), crate::world::FRONT_PASSWORD.to_vec()],
@@ -669,7 +722,7 @@ impl World {
             }
             let marked = kind == Kind::Del || (kind != Kind::MSet && self.random.chance(300));
             if marked {
-                keys.push(format!("{{t{tag}}}!{id}").into_bytes());
+                keys.push(self.placed(client, format!("{{t{tag}}}!{id}").into_bytes()));
             }
         }
         let name = match kind {

@@ -13,6 +13,7 @@ use ringway::proxy::local::User;
 use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Socket};
 
 use crate::chaos::{Chaos, Migrations};
+use crate::handover::{Former, addresses_of};
 use crate::history::History;
 use crate::identity::identity;
 use crate::messages::Messages;
@@ -40,6 +41,7 @@ pub enum Event {
     Sent { socket: Socket, ok: bool },
     Connected { socket: Socket, ok: bool },
     Gone { socket: Socket },
+    Adopt { socket: Socket, parcel: Vec<u8> },
     Client { client: usize },
     Chaos(Chaos),
     Errand(Errand),
@@ -86,7 +88,16 @@ pub struct World {
     pub now_us: u64,
     queue: BinaryHeap<Reverse<Due>>,
     queued: u64,
+    /// Of the process that speaks: between two events, the one that accepts.
     pub proxy: Proxy,
+    pub process: u32,
+    pub newest: u32,
+    pub former: Vec<Former>,
+    /// Clients on their way from one process to the next, and all that ever were.
+    pub in_transit: usize,
+    pub given: u64,
+    /// Databases that clients entered.
+    pub selected: u64,
     pub sockets: Vec<Entry>,
     pub free_sockets: Vec<u32>,
     pub inbox: VecDeque<Completion>,
@@ -135,16 +146,21 @@ const EMPTY_TURNS_MAX: u32 = 400;
 /// What clients log in with.
 pub const FRONT_PASSWORD: &[u8] = b"front";
 
+/// A process's proxy as it starts.
+pub fn new_proxy(parameters: &Parameters, seed: [u64; 4], first_client_id: u64) -> Proxy {
+    let mut who = identity();
+    if parameters.login {
+        let (name, password) = ("default".into(), Some(FRONT_PASSWORD.into()));
+        who.users = vec![User { name, password }];
+    }
+    Proxy::new(parameters.settings(), Arc::new(who), seed, first_client_id, 1)
+}
+
 impl World {
     pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
         let mut random = Random::new(parameters.seed ^ 0xabcd_ef01_2345_6789);
-        let mut who = identity();
-        if parameters.login {
-            let (name, password) = ("default".into(), Some(FRONT_PASSWORD.into()));
-            who.users = vec![User { name, password }];
-        }
         let seed = [(); 4].map(|()| random.next());
-        let proxy = Proxy::new(parameters.settings(), Arc::new(who), seed, 1, 1);
+        let proxy = new_proxy(&parameters, seed, 1);
         let mut cluster = Cluster::new(
             parameters.primaries,
             parameters.replicas,
@@ -165,6 +181,12 @@ impl World {
             queue: BinaryHeap::new(),
             queued: 0,
             proxy,
+            process: 0,
+            newest: 0,
+            former: Vec::new(),
+            in_transit: 0,
+            given: 0,
+            selected: 0,
             sockets: Vec::new(),
             free_sockets: Vec::new(),
             inbox: VecDeque::new(),
@@ -264,6 +286,9 @@ impl World {
                     self.complete(Completion::Gone { socket });
                 }
             }
+            Event::Adopt { socket, parcel } => {
+                self.complete(Completion::Adopted { socket, parcel });
+            }
             Event::Client { client } => self.client_acts(client),
             Event::Chaos(chaos) => self.strike(chaos),
             Event::Errand(errand) => self.run_errand(errand),
@@ -303,9 +328,31 @@ impl World {
                 }
                 other => format!("{other:?}"),
             });
-            self.hand_over(completion, now);
+            let socket = completion.socket();
+            let present = self.process;
+            let process = self.entry(socket).map_or(present, |entry| entry.process);
+            if self.processes().contains(&process) {
+                self.as_process(process, |world| world.hand_over(completion, now));
+            } else {
+                self.end_of_nobodys(&completion);
+            }
         }
         busy |= self.hand_updates(now);
+        let mut next = u64::MAX;
+        for process in self.processes() {
+            let ended = self.as_process(process, |world| world.end_turn(now));
+            let Some((acted, at)) = ended else { continue };
+            busy |= acted;
+            next = next.min(at);
+        }
+        self.give_away(now);
+        self.watch_for_busy_loop(busy);
+        self.turn_before(next.max(self.now_us + 1));
+    }
+
+    /// What one process does at the end of its turn: whether there was anything, and when it is to
+    /// have the next one.
+    fn end_turn(&mut self, now: Now) -> (bool, u64) {
         let due = now.ms >= self.proxy.next_deadline();
         if due && self.plant != Plant::NoTime {
             self.proxy.handle_time(now);
@@ -315,33 +362,33 @@ impl World {
         self.proxy.set_busy((now.ms / 16 + self.parameters.seed) % 2 == 0);
         let mut actions = std::mem::take(&mut self.actions);
         self.proxy.flush(&mut actions);
-        busy |= !actions.is_empty();
+        let busy = !actions.is_empty();
         for action in actions.drain(..) {
             self.act(action);
         }
         self.actions = actions;
-        self.watch_for_busy_loop(busy);
         let next = if self.proxy.take_urgent() {
             self.now_us + 1 + self.random.below(20)
         } else {
             let sleep = self.proxy.plan().saturating_sub(now.ms).clamp(1, 1_000);
             (self.now_us / 1_000 + sleep) * 1_000
         };
-        self.turn_before(next.max(self.now_us + 1));
+        (busy, next)
     }
 
     fn watch_for_busy_loop(&mut self, busy: bool) {
+        let deadline = self.proxies().map(Proxy::next_deadline).min().unwrap_or(u64::MAX);
         self.empty_turns = if busy { 0 } else { self.empty_turns + 1 };
         if self.empty_turns > EMPTY_TURNS_MAX {
             let text = format!(
                 "{EMPTY_TURNS_MAX} turns in a row had nothing to do; the next is wanted at {} ms, now {}",
-                self.proxy.next_deadline(),
+                deadline,
                 self.now().ms
             );
             self.history.violate("busy loop", text);
         }
         // A turn that waited its 20 ms or more is no part of a loop.
-        if self.proxy.next_deadline() > self.now().ms + 10 {
+        if deadline > self.now().ms + 10 {
             self.empty_turns = 0;
         }
     }
@@ -374,17 +421,33 @@ impl World {
                 }
             }
             Completion::Gone { socket } => self.gone(socket, now),
+            Completion::Adopted { socket, parcel } => self.adopt(socket, &parcel, now),
         }
     }
 
     fn gone(&mut self, socket: Socket, now: Now) {
         let owner = self.owner(socket);
-        let Some(entry) = self.entry(socket) else { return };
-        entry.open = false;
-        entry.owner = None;
-        self.free_sockets.push(socket.index);
+        if self.entry(socket).is_none() {
+            return;
+        }
+        self.free_socket(socket);
         if let Some(owner) = owner {
             self.proxy.handle_gone(owner, now);
+        }
+    }
+
+    fn free_socket(&mut self, socket: Socket) {
+        if let Some(entry) = self.entry(socket) {
+            entry.open = false;
+            entry.owner = None;
+            self.free_sockets.push(socket.index);
+        }
+    }
+
+    /// Nobody is there any more to be told of a socket's end.
+    fn end_of_nobodys(&mut self, completion: &Completion) {
+        if let Completion::Gone { socket } = completion {
+            self.free_socket(*socket);
         }
     }
 
@@ -393,8 +456,7 @@ impl World {
     }
 
     fn accept(&mut self, socket: Socket, client: usize, now: Now) {
-        let peer = SocketAddr::from(([10, 9, 0, 1], 1000 + client as u16));
-        let local = SocketAddr::from(([10, 9, 0, 2], 6379));
+        let (peer, local) = addresses_of(client);
         match self.proxy.handle_accepted(socket, peer, local, now) {
             Some(index) => {
                 if let Some(entry) = self.entry(socket) {
@@ -415,6 +477,9 @@ impl World {
 
     fn act(&mut self, action: Action) {
         match action {
+            Action::Send { conn: Conn::Client(_), socket, .. } if self.plant_give_busy() => {
+                self.send(socket, Vec::new());
+            }
             Action::Send { conn: Conn::Client(_), socket, .. } if self.plant_close() => {
                 self.count_close(socket);
                 self.close(socket);
@@ -447,7 +512,7 @@ impl World {
             Action::Note(_) => (),
             // One reactor has nobody to ask.
             Action::Ask { .. } | Action::Show { .. } => unreachable!("there are no peers"),
-            Action::Offer { .. } => unreachable!("no process comes after"),
+            Action::Offer { client, socket } => self.offer(client, socket),
             Action::Report(report) => {
                 self.note(6 << 40, || format!("report {report:?}"));
                 self.hear_report(report);
@@ -486,7 +551,7 @@ impl World {
 
     fn count_end(&mut self, owner: Conn) {
         if let Conn::Backend(_) = owner {
-            self.history.disturbed();
+            self.history.lost();
         }
     }
 
@@ -496,10 +561,10 @@ impl World {
         match entry.peer {
             Peer::Client(client) => self.check_close(client),
             Peer::Link(link) => {
-                self.history.disturbed();
+                self.history.lost();
                 self.link_fault(link);
             }
-            _ => self.history.disturbed(),
+            _ => self.history.lost(),
         }
     }
 }
