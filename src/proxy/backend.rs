@@ -299,8 +299,13 @@ impl Backend {
         if self.is_unwritten(start) {
             return self.output.copy_unsent(start.wrapping_sub(self.handed) as usize, len as usize);
         }
+        self.sent_bytes_of(start, len).map(<[u8]>::to_vec)
+    }
+
+    /// Those of one that is sent, as they lie.
+    pub fn sent_bytes_of(&self, start: u32, len: u32) -> Option<&[u8]> {
         let (chunk, offset) = self.chunk_of(start)?;
-        chunk.bytes.get(offset..offset + len as usize).map(<[u8]>::to_vec)
+        chunk.bytes.get(offset..offset + len as usize)
     }
 
     /// When a request's bytes were given to the kernel; `None`: not yet.

@@ -21,9 +21,8 @@ use crate::limits::RESHARDING_SEEN_MS;
 use crate::resp::reply::{ErrorKind, classify_error};
 use crate::resp::request::{Parsed, RequestLimits, RequestParser};
 
-/// So many younger ones are looked at, and of so many bytes; beyond, they are taken to be in the way.
+/// So many younger ones are looked at; if there are more, they are taken to be in the way.
 const LOOKED_AT_MAX: usize = 64;
-const BYTES_MAX: u32 = 64 * 1024;
 
 /// Whether it says of the node as a whole, at this moment, that a request did not run.
 fn is_of_the_moment(kind: ErrorKind) -> bool {
@@ -66,8 +65,11 @@ impl Proxy {
 
     /// Slots move, and a node may refuse `r` for its keys while others of its slot are run.
     pub(super) fn may_be_passed(&self, r: u32) -> bool {
+        if self.now.ms >= self.resharding_ms {
+            return false;
+        }
         let row = COMMANDS.get(usize::from(self.requests[r].command));
-        self.now.ms < self.resharding_ms && row.is_none_or(|row| row.plain_first_key().is_none())
+        row.is_none_or(|row| row.plain_first_key().is_none())
     }
 
     fn both_read(&self, one: u32, other: u32) -> bool {
@@ -112,10 +114,16 @@ impl Proxy {
     /// told: while the kernel has its bytes nobody can.
     fn shares_key(&self, bytes: &[u8], leg: u32) -> bool {
         let entry = &self.requests[leg];
-        let backend = self.backends.get(entry.backend as usize);
-        let short = entry.len <= BYTES_MAX && bytes.len() <= BYTES_MAX as usize;
-        let other = backend.filter(|_| short).and_then(|of| of.bytes_of(entry.start, entry.len));
-        match (keys_in(bytes), other.as_deref().and_then(keys_in)) {
+        let Some(backend) = self.backends.get(entry.backend as usize) else { return true };
+        let unsent;
+        let other = match backend.sent_bytes_of(entry.start, entry.len) {
+            Some(bytes) => bytes,
+            None => {
+                unsent = backend.bytes_of(entry.start, entry.len).unwrap_or_default();
+                &unsent
+            }
+        };
+        match (keys_in(bytes), keys_in(other)) {
             (Some(mine), Some(theirs)) => theirs.iter().any(|key| mine.contains(key)),
             _ => true,
         }

@@ -327,7 +327,9 @@ impl Proxy {
             return self.launch_led(r, &line, bytes);
         }
         let early = refused && self.has_younger_in_flight(r, &bytes, &line);
-        self.requests.set_reply(r, &line);
+        if refused {
+            self.requests.set_reply(r, &line);
+        }
         if early || (refused && !self.repeats.take(self.now.ms, self.tally.commands)) {
             return self.wait_for_leave(r, bytes);
         }

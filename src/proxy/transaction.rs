@@ -80,7 +80,7 @@ impl Proxy {
             }
             "DISCARD" if !queuing => self.answer_with(c, errors::discard_without_multi),
             "DISCARD" => {
-                self.discard(c);
+                self.drop_queue(c);
                 self.drop_watch(c);
                 self.answer_with(c, |out| write::simple(out, "OK"))
             }
@@ -96,17 +96,21 @@ impl Proxy {
 
     /// RESET: the client is in the middle of nothing.
     pub(super) fn end_mode(&mut self, c: u32) {
-        self.discard(c);
+        self.drop_queue(c);
         self.drop_watch(c);
     }
 
-    /// Forgets what is queued.
+    /// What is queued will not run: nobody has seen that its scripts are some.
+    fn drop_queue(&mut self, c: u32) {
+        if let Some(queue) = self.discard(c) {
+            self.forget_scripts(&queue.new_scripts);
+        }
+    }
+
+    /// Takes what is queued.
     fn discard(&mut self, c: u32) -> Option<Queue> {
         let queue = self.clients[c].mode.as_mut()?.queue.take();
         self.drop_empty_mode(c);
-        if let Some(queue) = &queue {
-            self.forget_scripts(&queue.new_scripts);
-        }
         queue
     }
 
@@ -119,7 +123,7 @@ impl Proxy {
 
     /// EXEC with words behind it is itself the end of the transaction.
     pub(super) fn refuse_exec(&mut self, c: u32) -> Ran {
-        self.discard(c);
+        self.drop_queue(c);
         self.drop_watch(c);
         self.answer_with(c, errors::execabort_arity)
     }
@@ -199,7 +203,7 @@ impl Proxy {
             return Ran::Yes;
         }
         if queue.len() > TRANSACTION_COMMANDS_MAX {
-            self.discard(c);
+            self.drop_queue(c);
             self.mode_of(c).queue = Some(Queue::hopeless());
             return self.answer_with(c, errors::transaction_too_long);
         }
