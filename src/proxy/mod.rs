@@ -41,6 +41,7 @@ mod hold;
 pub mod hot_keys;
 mod intake;
 mod introspect;
+mod irregular;
 mod launch;
 mod leaving;
 pub mod local;
@@ -96,6 +97,7 @@ use facts::Counts;
 use fanout::Mapless;
 use hold::Hold;
 use hot_keys::KeyWatch;
+use irregular::Irregular;
 use leaving::Leaving;
 use local::{Identity, Totals};
 use memory::Ladder;
@@ -219,6 +221,7 @@ pub struct Proxy {
     backends: Vec<Backend>,
     backends_free: Vec<u32>,
     requests: Requests,
+    irregular: Irregular,
     splits: Splits,
     topics: Topics,
     nodes: Nodes,
@@ -310,6 +313,7 @@ impl Proxy {
             backends: Vec::new(),
             backends_free: Vec::new(),
             requests: Requests::default(),
+            irregular: Irregular::default(),
             splits: Splits::default(),
             topics: Topics::default(),
             nodes: Nodes::default(),
@@ -700,7 +704,9 @@ impl Proxy {
 
     /// Requests in the tables, tombstones and our own included.
     pub fn requests_open(&self) -> usize {
-        self.requests.open_count()
+        let open = self.requests.open_count();
+        debug_assert!(open > 0 || self.irregular.is_empty());
+        open
     }
 
     /// Slots that nobody serves, as far as this proxy knows.
