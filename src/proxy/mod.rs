@@ -552,7 +552,8 @@ impl Proxy {
         self.learned = Some(learned);
     }
 
-    pub fn handle_totals(&mut self, totals: Totals) {
+    pub fn handle_totals(&mut self, mut totals: Totals) {
+        totals.slots_missing = self.slots_missing() as u64;
         self.totals = totals;
         self.own_totals = self.own_counts();
     }
@@ -709,9 +710,37 @@ impl Proxy {
         open
     }
 
-    /// Slots that nobody serves, as far as this proxy knows.
+    /// Slots that nobody serves, as far as this proxy knows: those without an owner, and those
+    /// whose owner has failed. Where no node can be asked about the others, what is connected
+    /// serves.
     pub fn slots_missing(&self) -> usize {
-        SLOTS - self.topology.as_ref().map_or(0, |topology| topology.covered())
+        let Some(topology) = &self.topology else { return SLOTS };
+        let all_failed = topology.nodes.iter().all(|node| !node.healthy);
+        let is_served = |owner: u16| {
+            let Some(node) = topology.nodes.get(usize::from(owner)) else { return false };
+            let connected = || node.address.is_some_and(|address| self.is_connected_to(&address));
+            node.healthy || all_failed && connected()
+        };
+        let mut missing = 0;
+        // Owners come in ranges.
+        let mut last = (UNOWNED, false);
+        for &owner in topology.owners.iter() {
+            if owner != last.0 {
+                last = (owner, is_served(owner));
+            }
+            missing += usize::from(!last.1);
+        }
+        missing
+    }
+
+    fn is_connected_to(&self, address: &SocketAddr) -> bool {
+        let Some(node) = self.nodes.by_address(address) else { return false };
+        let is_ready = |&b: &u32| {
+            self.backends
+                .get(b as usize)
+                .is_some_and(|backend| backend.phase == backend::Phase::Ready)
+        };
+        self.nodes[node].shared.iter().any(is_ready)
     }
 
     pub fn backends_connected(&self) -> usize {
