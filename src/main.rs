@@ -4,9 +4,11 @@
 //!
 //! Exit codes: 0 done, 1 failed while starting or running (or host not ready), 2 wrong usage.
 
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::LazyLock;
 
 use ringway::config::{self, Config, Invocation, Problems};
 use ringway::limits::CONFIG_BYTES_MAX;
@@ -19,10 +21,24 @@ const USAGE: u8 = 2;
 #[global_allocator]
 static ALLOCATOR: ring::Counted = ring::Counted;
 
+/// What the process was started with: passwords are in here only, once it is taken.
+struct Start {
+    arguments: Vec<OsString>,
+    variables: Vec<(OsString, OsString)>,
+}
+
+static START: LazyLock<Start> = LazyLock::new(|| {
+    let arguments = std::env::args_os().skip(1).collect();
+    let start = Start { arguments, variables: std::env::vars_os().collect() };
+    // Where the system does not say where the words are, they stay: README.md promises no more
+    // than that this is tried.
+    let _ = ring::edit_start_words(config::hide_passwords);
+    start
+});
+
 /// From the arguments, the variables and the file as it is now.
 fn load() -> Result<Invocation, Problems> {
-    let arguments = std::env::args_os().skip(1);
-    config::load(arguments, std::env::vars_os(), &read_file)
+    config::load(START.arguments.clone(), START.variables.clone(), &read_file)
 }
 
 /// What the running process was started with, as it is now.

@@ -3,6 +3,7 @@
 //!
 //! Not here: what the threads do (`reactor`, `topology`), options and their ranges (`config`).
 
+mod slack;
 mod sockets;
 
 use std::net::SocketAddr;
@@ -26,6 +27,7 @@ use crate::ready::{self, Facts, Readiness};
 use crate::ring::{self, ConnectOptions, Inherited, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
 use crate::watchdog::{Verdict, Watch};
+use slack::Slack;
 
 /// Updates that wait for one reactor. Maps that find no room are sent again.
 const UPDATES_MAX: usize = 1024;
@@ -67,8 +69,7 @@ pub struct Threads {
     identity: Identities,
     wishes: Receiver<Wish>,
     board: Board,
-    /// Looks at the memory until it may be trimmed again.
-    trim_pause: u32,
+    slack: Slack,
     /// What the main thread counts: the process as a whole.
     process: Counters,
     draining: bool,
@@ -115,7 +116,7 @@ impl Threads {
             identity,
             wishes,
             board: board.clone(),
-            trim_pause: 0,
+            slack: Slack::default(),
             process: Counters::default(),
             draining: false,
             readiness: ready::Shown::default(),
@@ -327,14 +328,11 @@ impl Threads {
         let counters = &mut self.process;
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let (resident, held) = (kib_in(&status, "VmRSS:"), ring::held());
-        self.trim_pause = self.trim_pause.saturating_sub(1);
-        if self.trim_pause == 0 && resident > held + held / 4 + FREE_PAGES_MAX {
+        let anonymous = kib_in(&status, "RssAnon:");
+        if self.slack.is_due(anonymous, held) {
             ring::trim_memory();
             let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-            let freed = resident.saturating_sub(kib_in(&status, "VmRSS:"));
-            if freed < resident / 16 {
-                self.trim_pause = TRIM_PAUSE;
-            }
+            self.slack.note_return(anonymous, kib_in(&status, "RssAnon:"), ring::held());
         }
         counters.set(Counter::MemoryRss, resident);
         counters.set(Counter::MemoryHeld, held);
@@ -612,14 +610,6 @@ impl Identities {
         })
     }
 }
-
-/// Bytes of resident memory that nobody holds, beside a quarter of what is held. The program itself
-/// takes the half of it.
-const FREE_PAGES_MAX: u64 = 16 << 20;
-
-/// Looks without trimming after one that gave little back: reactors that allocate wait for it, and
-/// what is resident may be no free page at all (stacks, rings).
-const TRIM_PAUSE: u32 = 60;
 
 fn memory_limit(process: &Process) -> u64 {
     match process.memory_limit {

@@ -66,7 +66,7 @@ impl Reactor {
 
 impl Pool {
     pub fn covered(&self) -> usize {
-        self.facts.topology.as_ref().map_or(0, |topology| topology.covered())
+        SLOTS - self.facts.slots_missing
     }
 
     /// Slots of each node of the topology.
@@ -122,6 +122,7 @@ fn add(sum: &mut Facts, facts: &Facts) {
     if version(&facts.topology) > version(&sum.topology) {
         sum.topology = facts.topology.clone();
     }
+    sum.slots_missing = sum.slots_missing.max(facts.slots_missing);
     sum.waiting += facts.waiting;
     sum.ladder_step = sum.ladder_step.max(facts.ladder_step);
 }

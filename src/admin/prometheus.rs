@@ -284,7 +284,7 @@ fn times(page: &mut Page, picture: &Picture) {
 type PoolValue = fn(&Pool) -> f64;
 
 const POOL_ROWS: &[(&str, &str, &str, PoolValue)] = &[
-    ("slots_served", "gauge", "Slots that a node owns, of 16384.", |pool| pool.covered() as f64),
+    ("slots_served", "gauge", "Slots that a node serves, of 16384.", |pool| pool.covered() as f64),
     ("topology_version", "gauge", "Slot maps taken over since the start.", |pool| {
         pool.facts.topology.as_ref().map_or(0, |topology| topology.version) as f64
     }),

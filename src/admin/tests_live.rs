@@ -67,6 +67,7 @@ fn picture(at_ms: u64) -> Picture {
         pools: vec![Pool {
             name: "default".into(),
             facts: Facts {
+                slots_missing: 0,
                 tally: Tally::default(),
                 counts: Counts::default(),
                 nodes: (0..3).map(node_facts).collect(),

@@ -14,6 +14,7 @@ mod assemble;
 mod change;
 mod file;
 mod help;
+mod hide;
 mod options;
 mod problem;
 mod value;
@@ -24,6 +25,7 @@ use std::path::Path;
 
 pub use change::{Refusal, change, reload, shown};
 pub use help::{help, markdown_row};
+pub use hide::hide_passwords;
 pub use options::{Group, Pool, Process, Row, Scope, User, rows};
 pub use problem::{Problem, Problems, Source, nearest};
 pub use value::{Admin, Cpus, LogLevel};

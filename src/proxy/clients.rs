@@ -53,9 +53,11 @@ impl Proxy {
     /// blocked, subscribed here. What other reactors count is as old as the last publication.
     pub(super) fn freshen_totals(&mut self) {
         let now = self.own_counts();
+        let missing = self.slots_missing();
         let then = std::mem::replace(&mut self.own_totals, now);
         let totals = &mut self.totals;
         totals.scripts = self.scripts.len() as u64;
+        totals.slots_missing = missing as u64;
         let counts = [
             &mut totals.clients,
             &mut totals.blocked_clients,

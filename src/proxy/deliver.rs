@@ -296,15 +296,13 @@ impl Proxy {
     /// A request is not irregular any more.
     #[inline]
     pub(super) fn settle(&mut self, r: u32) {
-        let entry = &mut self.requests[r];
-        if entry.marks.has(Marks::IRREGULAR) {
-            entry.marks.unset(Marks::IRREGULAR);
+        if self.unmark_irregular(r) {
+            let entry = &self.requests[r];
             let c = entry.client;
             if c != NONE {
                 if entry.waits > 0 {
                     self.repeats.reward();
                 }
-                self.clients[c].irregular -= 1;
                 if entry.marks.has(Marks::PRIVATE) {
                     self.end_block(c);
                 }
@@ -354,7 +352,6 @@ impl Proxy {
         client.head = NONE;
         client.tail = NONE;
         client.in_flight = 0;
-        client.irregular = 0;
         client.held = 0;
         client.stored = 0;
         let partial = client.partial.take();
@@ -380,9 +377,9 @@ impl Proxy {
 
     /// A request whose client has left.
     fn abandon(&mut self, r: u32) {
+        self.unmark_irregular(r);
         let entry = &mut self.requests[r];
         entry.client = NONE;
-        entry.marks.unset(Marks::IRREGULAR);
         match entry.state {
             // What blocks is not left to go on for nobody.
             State::InFlight if entry.marks.has(Marks::PRIVATE) => {

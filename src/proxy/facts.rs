@@ -121,6 +121,7 @@ pub struct Facts {
     pub slow_total: u64,
     pub keys: KeyCounts,
     pub topology: Option<Arc<Topology>>,
+    pub slots_missing: usize,
     /// Requests that wait for time, or for another map.
     pub waiting: u64,
     /// 0 to 4: see `memory`.
@@ -142,6 +143,7 @@ impl Proxy {
             slow_total: self.slow_log.total(),
             keys: self.key_watch.counts(),
             topology: self.topology.clone(),
+            slots_missing: self.slots_missing(),
             waiting: self.waits.list.len() as u64,
             ladder_step: self.ladder.step(),
         }

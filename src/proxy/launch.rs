@@ -197,17 +197,31 @@ impl Proxy {
     }
 
     /// Whether an elder of the same client and slot is still elsewhere than on backend `b`.
-    pub(super) fn must_hold(&self, r: u32, b: u32) -> bool {
+    pub(super) fn must_hold(&mut self, r: u32, b: u32) -> bool {
         let entry = &self.requests[r];
-        if entry.client == NONE {
+        let (c, slot, marks) = (entry.client, entry.slot, entry.marks);
+        if c == NONE {
             return false;
         }
-        let client = &self.clients[entry.client];
-        if client.irregular == 0 && client.map_version == self.map.version() && b != NONE {
+        if b == NONE || marks.has(Marks::BY_NODE.with(Marks::ASKING)) {
+            return self.has_elder_in_the_way(r, b);
+        }
+        if self.clients[c].map_version != self.map.version() {
+            self.mark_those_of_older_map(c);
+        }
+        // Regular ones are on `b`, and it is not in its own way.
+        let own = u32::from(self.requests[r].marks.has(Marks::IRREGULAR));
+        if self.clients[c].irregular <= own || self.irregular.count(c, slot) <= own {
+            debug_assert!(!self.has_elder_in_the_way(r, b));
             return false;
         }
+        self.has_elder_in_the_way(r, b)
+    }
+
+    fn has_elder_in_the_way(&self, r: u32, b: u32) -> bool {
+        let entry = &self.requests[r];
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
-        let mut elder = client.head;
+        let mut elder = self.clients[entry.client].head;
         while elder != NONE && elder != own {
             if self.stands_in_the_way(elder, r, b) {
                 return true;
@@ -269,13 +283,23 @@ impl Proxy {
             }
             at = entry.next_in_client;
         }
+        // Slots whose first one must wait on: those behind it need not look.
+        let mut blocked: Vec<u16> = Vec::new();
         for r in held {
+            let slot = self.requests[r].slot;
             // An earlier one's launch may have closed the client.
-            if self.requests[r].state == State::Held && self.requests[r].client == c {
-                self.clients[c].held -= 1;
-                let bytes = self.requests.take_own(r);
-                self.requests[r].state = State::Waiting;
-                self.launch(r, Bytes::Own(bytes));
+            let is_held = self.requests[r].state == State::Held && self.requests[r].client == c;
+            if !is_held || blocked.contains(&slot) {
+                continue;
+            }
+            self.clients[c].held -= 1;
+            let bytes = self.requests.take_own(r);
+            self.requests[r].state = State::Waiting;
+            self.launch(r, Bytes::Own(bytes));
+            let entry = &self.requests[r];
+            let waits = matches!(entry.state, State::Held | State::Waiting);
+            if waits && entry.client == c && entry.split == NONE {
+                blocked.push(slot);
             }
         }
     }
@@ -323,14 +347,6 @@ impl Proxy {
 
     pub(super) fn age_ms(&self, r: u32) -> u64 {
         u64::from((self.now.ms as u32).wrapping_sub(self.requests[r].since))
-    }
-
-    pub(super) fn mark_irregular(&mut self, r: u32) {
-        let entry = &mut self.requests[r];
-        if entry.client != NONE && !entry.marks.has(Marks::IRREGULAR) {
-            entry.marks.set(Marks::IRREGULAR);
-            self.clients[entry.client].irregular += 1;
-        }
     }
 
     /// The backend that all clients of this version and database share towards a node.

@@ -41,6 +41,7 @@ mod hold;
 pub mod hot_keys;
 mod intake;
 mod introspect;
+mod irregular;
 mod launch;
 mod leaving;
 pub mod local;
@@ -96,6 +97,7 @@ use facts::Counts;
 use fanout::Mapless;
 use hold::Hold;
 use hot_keys::KeyWatch;
+use irregular::Irregular;
 use leaving::Leaving;
 use local::{Identity, Totals};
 use memory::Ladder;
@@ -219,6 +221,7 @@ pub struct Proxy {
     backends: Vec<Backend>,
     backends_free: Vec<u32>,
     requests: Requests,
+    irregular: Irregular,
     splits: Splits,
     topics: Topics,
     nodes: Nodes,
@@ -312,6 +315,7 @@ impl Proxy {
             backends: Vec::new(),
             backends_free: Vec::new(),
             requests: Requests::default(),
+            irregular: Irregular::default(),
             splits: Splits::default(),
             topics: Topics::default(),
             nodes: Nodes::default(),
@@ -551,7 +555,8 @@ impl Proxy {
         self.learned = Some(learned);
     }
 
-    pub fn handle_totals(&mut self, totals: Totals) {
+    pub fn handle_totals(&mut self, mut totals: Totals) {
+        totals.slots_missing = self.slots_missing() as u64;
         self.totals = totals;
         self.own_totals = self.own_counts();
     }
@@ -703,12 +708,42 @@ impl Proxy {
 
     /// Requests in the tables, tombstones and our own included.
     pub fn requests_open(&self) -> usize {
-        self.requests.open_count()
+        let open = self.requests.open_count();
+        debug_assert!(open > 0 || self.irregular.is_empty());
+        open
     }
 
-    /// Slots that nobody serves, as far as this proxy knows.
+    /// Slots that nobody serves, as far as this proxy knows: those without an owner, and those
+    /// whose owner has failed. Where no node can be asked about the others, what is connected
+    /// serves.
     pub fn slots_missing(&self) -> usize {
-        SLOTS - self.topology.as_ref().map_or(0, |topology| topology.covered())
+        let Some(topology) = &self.topology else { return SLOTS };
+        let all_failed = topology.nodes.iter().all(|node| !node.healthy);
+        let is_served = |owner: u16| {
+            let Some(node) = topology.nodes.get(usize::from(owner)) else { return false };
+            let connected = || node.address.is_some_and(|address| self.is_connected_to(&address));
+            node.healthy || all_failed && connected()
+        };
+        let mut missing = 0;
+        // Owners come in ranges.
+        let mut last = (UNOWNED, false);
+        for &owner in topology.owners.iter() {
+            if owner != last.0 {
+                last = (owner, is_served(owner));
+            }
+            missing += usize::from(!last.1);
+        }
+        missing
+    }
+
+    fn is_connected_to(&self, address: &SocketAddr) -> bool {
+        let Some(node) = self.nodes.by_address(address) else { return false };
+        let is_ready = |&b: &u32| {
+            self.backends
+                .get(b as usize)
+                .is_some_and(|backend| backend.phase == backend::Phase::Ready)
+        };
+        self.nodes[node].shared.iter().any(is_ready)
     }
 
     pub fn backends_connected(&self) -> usize {

@@ -132,8 +132,11 @@ impl Proxy {
     /// `r` is answered, and elders of its client are not. A part of a split is answered by itself.
     pub(super) fn answer_overtaken(&mut self, r: u32, reply: &[u8]) {
         let entry = &self.requests[r];
-        let (c, generation) = (entry.client, entry.client_generation);
-        if self.clients[c].irregular == 0 || super::route::is_refusal(classify_error(reply)) {
+        let (c, generation, slot) = (entry.client, entry.client_generation, entry.slot);
+        if self.clients[c].irregular == 0
+            || self.irregular.count(c, slot) == 0
+            || super::route::is_refusal(classify_error(reply))
+        {
             return;
         }
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };

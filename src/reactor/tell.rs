@@ -206,6 +206,8 @@ fn totals_of(board: &Board, before: &Totals, elapsed_ms: u64) -> Totals {
     let value = |counter| sums.value(counter);
     let rate = |now: u64, before: u64| now.saturating_sub(before) * 1000 / elapsed_ms.max(1);
     Totals {
+        // Each proxy has its own.
+        slots_missing: 0,
         scripts: before.scripts,
         clients: value(Counter::ClientsConnected),
         pubsub_clients: value(Counter::PubsubClients),

@@ -48,7 +48,9 @@ pub use socket::Listener;
 pub use socket::bind;
 pub use socket::listen;
 pub use socket::somaxconn;
-pub use system::{raise_descriptor_limit, return_freed_memory, terminal_size, trim_memory, user};
+pub use system::{
+    edit_start_words, raise_descriptor_limit, return_freed_memory, terminal_size, trim_memory, user,
+};
 pub use table::SocketId;
 pub use wake::Waker;
 

@@ -67,6 +67,29 @@ pub fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The words that the process was started with, as the system shows them to others: first the
+/// arguments, then the variables, each word ended by NUL. What is changed there is what
+/// `std::env` says from then on. To be called before other threads are started.
+pub fn edit_start_words(edit: impl Fn(&mut [u8])) -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // proc_pid_stat(5): fields 48 to 51. The name, field 2, is in parentheses and may hold anything.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(45);
+    let places: Vec<usize> = fields.take(4).filter_map(|field| field.parse().ok()).collect();
+    let &[first_argument, arguments_end, first_variable, variables_end] = &places[..] else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    for (start, end) in [(first_argument, arguments_end), (first_variable, variables_end)] {
+        if start == 0 || end <= start {
+            continue;
+        }
+        let place = std::ptr::with_exposed_provenance_mut::<u8>(start);
+        // SAFETY: the kernel has put these words there, on the stack's far end, for the process to
+        // use and to change; no other thread runs yet, and `std::env` hands out copies only.
+        edit(unsafe { std::slice::from_raw_parts_mut(place, end - start) });
+    }
+    Ok(())
+}
+
 /// Columns and rows of the terminal that standard output is; `None`: it is none.
 pub fn terminal_size() -> Option<(usize, usize)> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };

@@ -85,6 +85,8 @@ pub(super) struct Pool {
     patched_at: Option<u64>,
     /// Nodes that reactors lost.
     lost: Vec<Lost>,
+    /// Nodes that could not be connected to since one could.
+    unreached: Vec<SocketAddr>,
     learned: Option<Arc<Learned>>,
     /// What each node takes in, as it last said.
     bounds: BTreeMap<Box<str>, RequestBounds>,
@@ -116,6 +118,7 @@ impl Pool {
             announced_at: vec![0; SLOTS].into(),
             patched_at: None,
             lost: Vec::new(),
+            unreached: Vec::new(),
             learned: None,
             bounds: BTreeMap::new(),
             bounds_told: RequestBounds::default(),
@@ -223,6 +226,7 @@ impl Pool {
         out: &mut Vec<Update>,
     ) {
         let answered = told.is_ok();
+        self.note_reached(told.as_ref().err().is_none_or(|failure| failure.connected), say, out);
         let (outcome, settled) = match told {
             Ok(told) => self.judge(told, now, say, out),
             Err(failure) => {
@@ -242,6 +246,33 @@ impl Pool {
             out.push(Update::Confirmed { pool: self.index, endpoint, address });
         }
         out.push(Update::Refreshed { pool: self.index, ok: answered });
+    }
+
+    /// When none of all nodes can be connected to, there is nobody to say that they have failed.
+    fn note_reached(&mut self, reached: bool, say: &mut Say, out: &mut Vec<Update>) {
+        if reached {
+            return self.unreached.clear();
+        }
+        let Some(Target::Node(address)) = self.schedule.asked() else { return };
+        let Some(current) = &self.current else { return };
+        if !self.unreached.contains(&address) {
+            self.unreached.push(address);
+        }
+        let addresses = || current.nodes.iter().filter_map(|node| node.address);
+        self.unreached.retain(|&gone| addresses().any(|known| known == gone));
+        let is_reached = |node: &Node| {
+            node.healthy && node.address.is_none_or(|known| !self.unreached.contains(&known))
+        };
+        let told = current.nodes.iter().all(|node| !node.healthy);
+        if told || current.nodes.iter().any(is_reached) {
+            return;
+        }
+        let fields = [("pool", &self.name as _), ("nodes", &current.nodes.len() as _)];
+        say.log.warn(say.unix_us, "no node can be reached", &fields);
+        let mut all_failed = Topology::clone(current);
+        all_failed.nodes.iter_mut().for_each(|node| node.healthy = false);
+        all_failed.version += 1;
+        self.announce(all_failed, out);
     }
 
     /// A request must not be larger than any node takes, as it may go to each of them.

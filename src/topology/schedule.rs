@@ -11,6 +11,9 @@ const UNSETTLED_MS: u64 = 1000;
 /// First and longest delay after a round in which nobody answered.
 const BACKOFF_MS: u64 = 250;
 const BACKOFF_MS_MAX: u64 = 5000;
+/// The same where no node was even reached, which costs them nothing: whoever is there again is
+/// seen within a second.
+const BACKOFF_MS_UNREACHABLE: u64 = 500;
 /// How long a node that was complained of is asked last.
 const AVOID_MS: u64 = 10_000;
 const AVOIDED_MAX: usize = 16;
@@ -70,6 +73,8 @@ pub struct Schedule {
     /// Rounds in a row in which nobody answered; nothing starts before `blocked_until`.
     failures: u32,
     blocked_until: u64,
+    /// Somebody was connected to in this round.
+    reached: bool,
     last_asked: Option<SocketAddr>,
     preferred: Option<SocketAddr>,
     avoided: Vec<(SocketAddr, u64)>,
@@ -94,6 +99,7 @@ impl Schedule {
             jitter: 0,
             failures: 0,
             blocked_until: now,
+            reached: false,
             last_asked: None,
             preferred: None,
             avoided: Vec::new(),
@@ -152,6 +158,11 @@ impl Schedule {
         self.in_flight.is_some() || !self.queue.is_empty()
     }
 
+    /// Whom the conversation that is going on is with.
+    pub fn asked(&self) -> Option<Target> {
+        self.in_flight
+    }
+
     /// When `start` is to be called next. None while a conversation is going on.
     pub fn next_deadline(&self) -> Option<u64> {
         match self.in_flight {
@@ -183,6 +194,7 @@ impl Schedule {
     /// holes or is in doubt. True if the round is over with it.
     pub fn finish(&mut self, now: u64, outcome: Outcome, settled: bool) -> bool {
         let asked = self.in_flight.take();
+        self.reached |= outcome != Outcome::Unreachable;
         match outcome {
             Outcome::Failed | Outcome::Unreachable if !self.queue.is_empty() => {
                 // A node that was not reached was not bothered: the next one at once.
@@ -196,7 +208,11 @@ impl Schedule {
             Outcome::Failed | Outcome::Unreachable => {
                 self.failures = self.failures.saturating_add(1);
                 self.first_seed = self.first_seed.wrapping_add(1);
-                self.blocked_until = now.saturating_add(self.backoff());
+                let most = match std::mem::take(&mut self.reached) {
+                    true => BACKOFF_MS_MAX,
+                    false => BACKOFF_MS_UNREACHABLE,
+                };
+                self.blocked_until = now.saturating_add(self.backoff(most));
                 self.due = self.blocked_until;
                 self.wished = false;
                 self.again = false;
@@ -209,6 +225,7 @@ impl Schedule {
             Outcome::Same => self.gap = REFRESH_GAP_MS,
         }
         self.queue.clear();
+        self.reached = false;
         self.failures = 0;
         self.blocked_until = now;
         let delay = if settled { self.interval } else { UNSETTLED_MS };
@@ -227,9 +244,9 @@ impl Schedule {
         now.max(rested).max(self.blocked_until)
     }
 
-    fn backoff(&mut self) -> u64 {
+    fn backoff(&mut self, most: u64) -> u64 {
         let doubled = BACKOFF_MS.saturating_mul(1 << self.failures.saturating_sub(1).min(10));
-        let longest = doubled.min(BACKOFF_MS_MAX);
+        let longest = doubled.min(most);
         longest - longest * self.random.below(512) / 1024
     }
 

@@ -173,6 +173,45 @@ fn passwords_are_in_no_log_and_no_answer() {
     );
 }
 
+/// Arguments are everybody's to read, variables the same user's.
+#[test]
+fn passwords_in_arguments_and_variables_are_gone_once_read_and_hold_after_a_reload() {
+    let folder = Folder::new("start-words");
+    let (starter, password) = (folder.file("starter"), "CANARY-in-variable");
+    let script = format!(
+        "#!/bin/sh\nRINGWAY_NODE_PASSWORD={password} exec {} \"$@\"\n",
+        program().display()
+    );
+    std::fs::write(&starter, script).expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&starter, mode).expect("to be run");
+    let args = ["--requirepass", password, "--masterauth", password].map(Into::into).into();
+    let shape =
+        Shape { flavour: flavour(), args, password: Some(password.into()), ..Shape::default() };
+    let cluster = Cluster::start(shape);
+    let settings = Settings::args(&["--password", "CANARY-in-argument", "--admin-listen=off"]);
+    let mut proxy = Proxy::launch_by(&starter, &[cluster.nodes[0].address()], &settings);
+    proxy.wait_listening();
+    for reloads in 0..2 {
+        for name in ["cmdline", "environ"] {
+            let words = std::fs::read(format!("/proc/{}/{name}", proxy.process.id()));
+            let words = String::from_utf8_lossy(&words.expect("readable")).replace('\0', " ");
+            assert!(!words.contains(CANARY), "{name}: {words}");
+            let part = if name == "cmdline" { "--password **" } else { "_NODE_PASSWORD=***" };
+            assert!(words.contains(part), "{name}: {words}");
+        }
+        let mut client = proxy.client();
+        assert!(client.run("GET x").text().starts_with("-NOAUTH"));
+        assert_eq!(client.run("AUTH CANARY-in-argument").text(), "OK");
+        wait_until(seconds(10), "the cluster", || client.run("GET x").text() == "nil");
+        if reloads == 0 {
+            proxy.process.send(rustix::process::Signal::HUP);
+            wait_until(seconds(5), "the reload", || proxy.log().contains("configuration"));
+        }
+    }
+    assert!(!proxy.log().contains(CANARY), "{}", proxy.log());
+}
+
 #[test]
 fn mistakes_in_the_configuration_show_no_password() {
     let folder = Folder::new("secret-mistakes");

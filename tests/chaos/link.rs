@@ -20,18 +20,58 @@ pub fn connect(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// What has come goes behind `buffer`. `false`: nothing yet. Error: why the connection is over.
+/// What has come and was not judged yet. Read into straight from the socket, and kept: the checker
+/// shares its CPUs with what it checks.
+#[derive(Default)]
+pub struct Inbox {
+    bytes: Vec<u8>,
+    from: usize,
+    to: usize,
+}
+
+impl Inbox {
+    /// Bytes that one read may bring.
+    const ROOM: usize = 64 * 1024;
+
+    pub fn unread(&self) -> &[u8] {
+        &self.bytes[self.from..self.to]
+    }
+
+    /// So many have been judged.
+    pub fn advance(&mut self, count: usize) {
+        self.from += count;
+        if self.from >= self.to {
+            (self.from, self.to) = (0, 0);
+        }
+    }
+
+    pub fn clear(&mut self) {
+        (self.from, self.to) = (0, 0);
+    }
+
+    fn room(&mut self) -> &mut [u8] {
+        if self.bytes.len() - self.to < Self::ROOM {
+            self.bytes.copy_within(self.from..self.to, 0);
+            (self.from, self.to) = (0, self.to - self.from);
+            if self.bytes.len() - self.to < Self::ROOM {
+                self.bytes.resize(2 * self.to + 2 * Self::ROOM, 0);
+            }
+        }
+        &mut self.bytes[self.to..]
+    }
+}
+
+/// What has come goes into `inbox`. `false`: nothing yet. Error: why the connection is over.
 pub fn receive(
     stream: &mut TcpStream,
-    buffer: &mut Vec<u8>,
+    inbox: &mut Inbox,
     quiet_since: Instant,
     tally: &mut Tally,
 ) -> Result<bool, String> {
-    let mut chunk = [0; 64 * 1024];
-    match stream.read(&mut chunk) {
+    match stream.read(inbox.room()) {
         Ok(0) => Err("closed".to_owned()),
         Ok(count) => {
-            buffer.extend_from_slice(&chunk[..count]);
+            inbox.to += count;
             Ok(true)
         }
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -44,4 +84,25 @@ pub fn receive(
         Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
         Err(error) => Err(format!("{:?}", error.kind())),
     }
+}
+
+#[test]
+fn inbox_keeps_what_was_not_judged_however_it_comes() {
+    let (mut inbox, mut sent, mut judged) = (Inbox::default(), 0_u64, 0_u64);
+    for turn in 0..2_000_usize {
+        // More than is judged in most turns, so that it grows and moves.
+        for byte in inbox.room().iter_mut().take(turn * 37 % Inbox::ROOM) {
+            *byte = sent as u8;
+            sent += 1;
+        }
+        inbox.to += turn * 37 % Inbox::ROOM;
+        let some = inbox.unread().len() * (turn % 7) / 6;
+        for (i, byte) in inbox.unread()[..some].iter().enumerate() {
+            assert_eq!(*byte, (judged + i as u64) as u8, "turn {turn}");
+        }
+        inbox.advance(some);
+        judged += some as u64;
+        assert_eq!(inbox.unread().len() as u64, sent - judged);
+    }
+    assert!(judged > 1 << 20 && inbox.bytes.len() < 1 << 22, "{judged} {}", inbox.bytes.len());
 }

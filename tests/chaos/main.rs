@@ -9,6 +9,7 @@ mod abuse;
 mod bed;
 mod circuit;
 mod clock;
+mod coverage;
 mod crowd;
 mod dns;
 mod faults;

@@ -4,7 +4,7 @@
 //! seen at once. Not here: what may be answered (`writer`).
 
 use crate::support::chance::SplitMix as Random;
-use crate::words::{padded, request};
+use crate::words::{digits, padded, request};
 
 /// Keys of one writer. The last registers hold large values.
 pub const REGISTERS: u32 = 24;
@@ -69,40 +69,53 @@ pub enum Asked {
     },
 }
 
-pub fn register_key(writer: u32, register: u32) -> Vec<u8> {
+pub type Key = [u8; 9];
+/// The key of a register and `=`: what its values begin with.
+pub type Head = [u8; 10];
+
+pub fn register_key(writer: u32, register: u32) -> Key {
     key(b'r', writer, register)
 }
 
-fn key(kind: u8, writer: u32, index: u32) -> Vec<u8> {
-    let mut out = vec![kind];
-    padded(&mut out, 4, writer);
-    out.push(b':');
-    padded(&mut out, 3, index);
+pub fn register_head(writer: u32, register: u32) -> Head {
+    joined(&register_key(writer, register), b"=")
+}
+
+/// `r0001:002`
+fn key(kind: u8, writer: u32, index: u32) -> Key {
+    let mut out = *b"-0000:000";
+    out[0] = kind;
+    digits(&mut out[1..5], writer);
+    digits(&mut out[6..9], index);
     out
 }
 
-pub fn counter_key(writer: u32, counter: u32) -> Vec<u8> {
+fn joined<const N: usize>(first: &[u8], second: &[u8]) -> [u8; N] {
+    let mut out = [0; N];
+    out[..first.len()].copy_from_slice(first);
+    out[first.len()..].copy_from_slice(second);
+    out
+}
+
+pub fn counter_key(writer: u32, counter: u32) -> Key {
     key(b'n', writer, counter)
 }
 
-pub fn log_key(writer: u32, log: u32, generation: u32) -> Vec<u8> {
-    let mut out = key(b'a', writer, log);
-    out.push(b':');
-    padded(&mut out, 5, generation);
+pub fn log_key(writer: u32, log: u32, generation: u32) -> [u8; 15] {
+    let mut out = joined(&key(b'a', writer, log), b":00000");
+    digits(&mut out[10..], generation);
     out
 }
 
 /// The two keys of a pair: a number and a log with as many entries, changed in one transaction.
-pub fn pair_keys(writer: u32, pair: u32) -> [Vec<u8>; 2] {
-    let tag = key(b'p', writer, pair);
-    let tag = [b"{".as_slice(), &tag, b"}"].concat();
-    [[&tag[..], b"n"].concat(), [&tag[..], b"a"].concat()]
+pub fn pair_keys(writer: u32, pair: u32) -> [[u8; 12]; 2] {
+    let tag: [u8; 10] = joined(b"{", &key(b'p', writer, pair));
+    [joined(&tag, b"}n"), joined(&tag, b"}a")]
 }
 
 /// `r0001:002=0000000003` and padding that follows from the number.
 pub fn value(out: &mut Vec<u8>, writer: u32, register: u32, number: u32) {
-    out.extend_from_slice(&register_key(writer, register));
-    out.push(b'=');
+    out.extend_from_slice(&register_head(writer, register));
     padded(out, 10, number);
     out.resize(out.len() + padding(register, number), letter(number));
 }
@@ -121,8 +134,8 @@ fn letter(number: u32) -> u8 {
     b'a' + (number % 26) as u8
 }
 
-/// The number of a value of this register, if all of it is right. `head`: its key and `=`.
-pub fn number_in(text: &[u8], head: &[u8], register: u32) -> Option<u32> {
+/// The number of a value of this register, if all of it is right. `head`: the register's.
+pub fn number_in(text: &[u8], head: &Head, register: u32) -> Option<u32> {
     let (digits, rest) = text.strip_prefix(head)?.split_at_checked(10)?;
     let number = crate::words::parse(digits)?;
     let right = rest.len() == padding(register, number);
@@ -251,7 +264,7 @@ pub fn write(out: &mut Vec<u8>, writer: u32, asked: &Asked, scratch: &mut Vec<u8
         Asked::Mset { registers, numbers } => {
             let mut words = vec![b"MSET".to_vec()];
             for (register, number) in registers.iter().zip(numbers) {
-                words.push(register_key(writer, *register));
+                words.push(register_key(writer, *register).to_vec());
                 let mut text = Vec::new();
                 value(&mut text, writer, *register, *number);
                 words.push(text);

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::crowd::Shared;
-use crate::link::{connect, receive};
+use crate::link::{Inbox, connect, receive};
 use crate::plan;
 use crate::support::chance::SplitMix as Random;
 use crate::tally::Tally;
@@ -25,8 +25,7 @@ struct Place {
     writer: u32,
     register: u32,
     request: Vec<u8>,
-    /// What its value begins with.
-    head: Vec<u8>,
+    head: plan::Head,
 }
 
 pub struct Reader {
@@ -34,7 +33,7 @@ pub struct Reader {
     random: Random,
     places: Vec<Place>,
     stream: Option<TcpStream>,
-    buffer: Vec<u8>,
+    inbox: Inbox,
     out: Vec<u8>,
     /// Places, in the order in which they were asked for.
     awaited: VecDeque<u32>,
@@ -51,14 +50,14 @@ impl Reader {
             let key = plan::register_key(writer, register);
             let mut asks = Vec::new();
             request(&mut asks, &[b"GET", &key]);
-            Place { writer, register, request: asks, head: [&key[..], b"="].concat() }
+            Place { writer, register, request: asks, head: plan::register_head(writer, register) }
         });
         Reader {
             places: places.collect(),
             random: Random(shared.seed ^ id << 52),
             shared,
             stream: None,
-            buffer: Vec::new(),
+            inbox: Inbox::default(),
             out: Vec::new(),
             awaited: VecDeque::new(),
             quiet_since: Instant::now(),
@@ -77,18 +76,23 @@ impl Reader {
                 self.connect();
             }
             while more && self.awaited.len() < DEPTH {
-                let at = self.random.below(self.places.len() as u64) as usize;
+                let at = self.draw();
                 self.out.extend_from_slice(&self.places[at].request);
                 self.awaited.push_back(at as u32);
             }
             if let Err(why) = self.exchange(if more { DEPTH / 2 } else { 0 }) {
                 self.tally.error(&format!("connection: {why}"), self.shared.now_ms());
                 self.stream = None;
-                self.buffer.clear();
+                self.inbox.clear();
                 self.out.clear();
                 self.awaited.clear();
             }
         }
+    }
+
+    /// A place. Without a division: there are hundreds of thousands a second.
+    fn draw(&mut self) -> usize {
+        ((self.random.next() >> 32) * self.places.len() as u64 >> 32) as usize
     }
 
     fn connect(&mut self) {
@@ -112,7 +116,7 @@ impl Reader {
         stream.write_all(&self.out).map_err(|error| format!("{:?}", error.kind()))?;
         self.out.clear();
         while self.awaited.len() > left {
-            if !receive(&mut stream, &mut self.buffer, self.quiet_since, &mut self.tally)? {
+            if !receive(&mut stream, &mut self.inbox, self.quiet_since, &mut self.tally)? {
                 continue;
             }
             let now = Instant::now();
@@ -126,14 +130,15 @@ impl Reader {
     }
 
     fn judge_all(&mut self) {
-        let buffer = std::mem::take(&mut self.buffer);
+        let inbox = std::mem::take(&mut self.inbox);
+        let bytes = inbox.unread();
         let (mut at, mut good) = (0, 0);
         loop {
             let from = at;
-            let found = match words::frame(&buffer, &mut at) {
+            let found = match words::frame(bytes, &mut at) {
                 Ok(None) => break,
                 Ok(Some(Frame::Error(line))) => {
-                    self.tally.error(&words::text(line), self.shared.now_ms());
+                    self.tally.error_line(line, self.shared.now_ms());
                     self.awaited.pop_front();
                     continue;
                 }
@@ -143,7 +148,7 @@ impl Reader {
             match found {
                 Ok(()) => good += 1,
                 Err(what) => {
-                    let told = words::text(&buffer[from..]);
+                    let told = words::text(&bytes[from..]);
                     self.tally.wrong(format!("a reader: {what}: {told}"));
                     at = at.max(from + 1);
                 }
@@ -151,8 +156,8 @@ impl Reader {
         }
         self.tally.verified += good;
         self.shared.verified.fetch_add(good, Ordering::Relaxed);
-        self.buffer = buffer;
-        self.buffer.drain(..at);
+        self.inbox = inbox;
+        self.inbox.advance(at);
     }
 
     fn judge(&mut self, frame: Frame) -> Result<(), String> {

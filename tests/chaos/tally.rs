@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::model::Verdict;
+use crate::words::text;
 
 #[derive(Clone, Default)]
 pub struct Tally {
@@ -23,6 +24,8 @@ pub struct Tally {
     pub hung: u64,
     /// By text without its numbers: how many, when the first and the last came (ms of the run).
     pub errors: BTreeMap<String, (u64, u64, u64)>,
+    /// The last error line, and what it is called in `errors`: mostly the next is the same.
+    last: (Vec<u8>, String),
     /// The longest time in which something was awaited and nothing came, and when it ended.
     pub longest_stall: Duration,
     pub stalled_at: u64,
@@ -56,6 +59,20 @@ impl Tally {
         let place = self.errors.entry(without_numbers(text)).or_insert((0, at_ms, at_ms));
         place.0 += 1;
         place.2 = place.2.max(at_ms);
+    }
+
+    /// The same for a line as it came. In a fault there are as many as there are replies else.
+    pub fn error_line(&mut self, line: &[u8], at_ms: u64) {
+        if self.last.0 != line {
+            self.last = (line.to_vec(), without_numbers(&text(line)));
+        }
+        match self.errors.get_mut(&self.last.1) {
+            Some(place) => {
+                place.0 += 1;
+                place.2 = place.2.max(at_ms);
+            }
+            None => _ = self.errors.insert(self.last.1.clone(), (1, at_ms, at_ms)),
+        }
     }
 
     pub fn errors_total(&self) -> u64 {

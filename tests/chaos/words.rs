@@ -112,13 +112,19 @@ fn head(out: &mut Vec<u8>, kind: u8, mut value: usize) {
 }
 
 /// `width` digits.
-pub fn padded(out: &mut Vec<u8>, width: usize, mut value: u32) {
+pub fn padded(out: &mut Vec<u8>, width: usize, value: u32) {
     let from = out.len();
     out.resize(from + width, b'0');
-    let mut at = out.len();
-    while value > 0 && at > from {
-        at -= 1;
-        out[at] = b'0' + (value % 10) as u8;
+    digits(&mut out[from..], value);
+}
+
+/// The last digits of a number; zeros stand there already.
+pub fn digits(out: &mut [u8], mut value: u32) {
+    for place in out.iter_mut().rev() {
+        if value == 0 {
+            break;
+        }
+        *place = b'0' + (value % 10) as u8;
         value /= 10;
     }
 }

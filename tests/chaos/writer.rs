@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::crowd::{Shared, Style};
-use crate::link::{PATIENCE, connect, receive};
+use crate::link::{Inbox, PATIENCE, connect, receive};
 use crate::model::{Count, Entries, Outcome, Register, Verdict, When};
 use crate::plan::{self, Asked, Kind};
 use crate::support::chance::SplitMix as Random;
@@ -24,7 +24,7 @@ pub struct Writer {
     shared: Arc<Shared>,
     random: Random,
     stream: Option<TcpStream>,
-    buffer: Vec<u8>,
+    inbox: Inbox,
     out: Vec<u8>,
     scratch: Vec<u8>,
     /// What is awaited, and when it was asked for.
@@ -58,7 +58,7 @@ impl Writer {
             shared,
             random: Random(seed),
             stream: None,
-            buffer: Vec::new(),
+            inbox: Inbox::default(),
             out: Vec::new(),
             scratch: Vec::new(),
             awaited: VecDeque::new(),
@@ -132,7 +132,7 @@ impl Writer {
     /// Everything in flight may have run, or may not.
     fn lose(&mut self, why: &str) {
         self.stream = None;
-        self.buffer.clear();
+        self.inbox.clear();
         self.out.clear();
         self.tally.error(&format!("connection: {why}"), self.when.now);
         for (_, asked) in std::mem::take(&mut self.awaited) {
@@ -200,7 +200,7 @@ impl Writer {
         if self.awaited.is_empty() {
             self.quiet_since = Instant::now();
         }
-        self.awaited.push_back((self.shared.now_ms(), asked));
+        self.awaited.push_back((self.when.now, asked));
     }
 
     fn append(&mut self) {
@@ -252,7 +252,7 @@ impl Writer {
                 stream.write_all(&self.out).map_err(|error| format!("{:?}", error.kind()))?;
                 self.out.clear();
             }
-            if !receive(&mut stream, &mut self.buffer, self.quiet_since, &mut self.tally)? {
+            if !receive(&mut stream, &mut self.inbox, self.quiet_since, &mut self.tally)? {
                 continue;
             }
             let now = Instant::now();
@@ -269,11 +269,12 @@ impl Writer {
     }
 
     fn judge_all(&mut self) {
-        let buffer = std::mem::take(&mut self.buffer);
+        let inbox = std::mem::take(&mut self.inbox);
+        let bytes = inbox.unread();
         let mut at = 0;
-        while at < buffer.len() {
-            let end = match words::whole(&buffer, at) {
-                Ok(Some(end)) => end,
+        while at < bytes.len() {
+            let (frame, end) = match first_and_end(bytes, at) {
+                Ok(Some(found)) => found,
                 Ok(None) => break,
                 Err(what) => {
                     self.tally.wrong(format!("writer {}: no reply: {what}", self.id));
@@ -282,7 +283,7 @@ impl Writer {
             };
             match self.awaited.pop_front() {
                 None => {
-                    let told = words::text(&buffer[at..end]);
+                    let told = words::text(&bytes[at..end]);
                     self.tally.wrong(format!("writer {}: {told} that nobody asked", self.id));
                 }
                 Some((asked_at, asked)) => {
@@ -290,36 +291,34 @@ impl Writer {
                     let lossy_until = self.when.lossy_until;
                     let when = When { now: asked_at, lossy_until };
                     let now = std::mem::replace(&mut self.when, when);
-                    self.judge(asked, &buffer[at..end]);
+                    self.judge(asked, frame, &bytes[at..end]);
                     self.when = now;
                 }
             }
             at = end;
         }
-        self.buffer = buffer;
-        self.buffer.drain(..at);
+        self.inbox = inbox;
+        self.inbox.advance(at);
     }
 
-    fn judge(&mut self, asked: Asked, reply: &[u8]) {
-        let mut at = 0;
-        let Ok(Some(frame)) = words::frame(reply, &mut at) else { return };
+    /// `frame`: the first of `reply`.
+    fn judge(&mut self, asked: Asked, frame: Frame, reply: &[u8]) {
         if let Frame::Error(line) = frame {
             return self.judge_error(&asked, line);
         }
         self.tally.verified += 1;
         let counts = matches!(asked, Asked::Increment { .. } | Asked::Append { .. });
         self.tally.counted += u64::from(counts || matches!(asked, Asked::Exec { .. }));
-        let verdict = self.verdict(&asked, frame, &reply[at..]);
+        let verdict = self.verdict(&asked, frame, reply);
         self.tally
             .verdict(verdict, || format!("writer {}, {asked:?}: {}", self.id, words::text(reply)));
     }
 
     fn judge_error(&mut self, asked: &Asked, line: &[u8]) {
-        let text = words::text(line);
-        self.tally.error(&text, self.shared.now_ms());
+        self.tally.error_line(line, self.shared.now_ms());
         // A part that was refused says nothing of the other parts.
         let in_parts = matches!(asked, Asked::Mset { .. });
-        let unknown = text.contains("may have run") || in_parts;
+        let unknown = in_parts || words::text(line).contains("may have run");
         self.note_failed(asked, if unknown { Outcome::Unknown } else { Outcome::Refused });
     }
 
@@ -348,7 +347,7 @@ impl Writer {
         }
     }
 
-    fn verdict(&mut self, asked: &Asked, frame: Frame, rest: &[u8]) -> Verdict {
+    fn verdict(&mut self, asked: &Asked, frame: Frame, reply: &[u8]) -> Verdict {
         let when = self.when;
         match (asked, frame) {
             (Asked::Set { register, number }, Frame::Simple(b"OK")) => {
@@ -363,7 +362,7 @@ impl Writer {
             }
             (Asked::Get { register }, frame) => self.own(*register, frame),
             (Asked::Other { writer, register }, frame) => {
-                match number_of(frame, *writer, *register, &mut self.scratch) {
+                match number_of(frame, *writer, *register) {
                     Ok(n) if n <= self.shared.numbers[*writer as usize].load(Ordering::Relaxed) => {
                         Verdict::Good
                     }
@@ -373,9 +372,10 @@ impl Writer {
             }
             (Asked::Mget { registers }, Frame::Array(4)) => {
                 let mut at = 0;
+                let _ = words::frame(reply, &mut at);
                 let mut worst = Verdict::Good;
                 for register in registers {
-                    let Ok(Some(frame)) = words::frame(rest, &mut at) else { break };
+                    let Ok(Some(frame)) = words::frame(reply, &mut at) else { break };
                     let verdict = self.own(*register, frame);
                     worst = if verdict == Verdict::Good { worst } else { verdict };
                 }
@@ -406,22 +406,23 @@ impl Writer {
             }
             (Asked::Line(b"HELLO"), Frame::Array(_)) => Verdict::Good,
             (Asked::Line(wanted), Frame::Simple(line)) if *wanted == line => Verdict::Good,
-            (Asked::Exec { pair }, Frame::Array(2)) => self.executed(*pair, rest),
+            (Asked::Exec { pair }, Frame::Array(2)) => self.executed(*pair, reply),
             _ => Verdict::Wrong("a reply to something else".to_owned()),
         }
     }
 
     fn own(&mut self, register: u32, frame: Frame) -> Verdict {
-        match number_of(frame, self.id, register, &mut self.scratch) {
+        match number_of(frame, self.id, register) {
             Ok(number) => self.registers[register as usize].read(number, self.when),
             Err(what) => Verdict::Wrong(what),
         }
     }
 
-    fn executed(&mut self, pair: u32, rest: &[u8]) -> Verdict {
+    fn executed(&mut self, pair: u32, reply: &[u8]) -> Verdict {
         let mut at = 0;
-        let first = words::frame(rest, &mut at);
-        let second = words::frame(rest, &mut at);
+        let _ = words::frame(reply, &mut at);
+        let first = words::frame(reply, &mut at);
+        let second = words::frame(reply, &mut at);
         let (Ok(Some(Frame::Integer(value))), Ok(Some(Frame::Integer(length)))) = (first, second)
         else {
             return Verdict::Wrong("no two numbers".to_owned());
@@ -489,17 +490,25 @@ fn state_generation(logs: &[Log], log: u32) -> u32 {
     logs[log as usize].generation
 }
 
+/// The first frame of the reply at `at`, and where the whole reply ends. `None`: not all is here.
+fn first_and_end(bytes: &[u8], at: usize) -> Result<Option<(Frame<'_>, usize)>, String> {
+    let mut end = at;
+    let Some(frame) = words::frame(bytes, &mut end)? else { return Ok(None) };
+    match frame {
+        Frame::Array(_) => Ok(words::whole(bytes, at)?.map(|end| (frame, end))),
+        _ => Ok(Some((frame, end))),
+    }
+}
+
 /// The number in a register's value, which must be that very value. Nothing there: 0.
-fn number_of(frame: Frame, writer: u32, register: u32, head: &mut Vec<u8>) -> Result<u32, String> {
+fn number_of(frame: Frame, writer: u32, register: u32) -> Result<u32, String> {
     let text = match frame {
         Frame::Nil => return Ok(0),
         Frame::Bulk(text) => text,
         _ => return Err("of another kind".to_owned()),
     };
-    head.clear();
-    head.extend_from_slice(&plan::register_key(writer, register));
-    head.push(b'=');
-    plan::number_in(text, head, register).ok_or_else(|| "a value of somebody else's".to_owned())
+    let number = plan::number_in(text, &plan::register_head(writer, register), register);
+    number.ok_or_else(|| "a value of somebody else's".to_owned())
 }
 
 fn entries_of(length: i64, then: impl FnOnce(u64) -> Verdict) -> Verdict {

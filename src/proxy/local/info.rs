@@ -285,7 +285,7 @@ fn ringway(world: &World, out: &mut Vec<u8>) {
     let totals = world.totals;
     let nodes = world.topology.map_or(0, |map| map.nodes.len());
     let primaries = world.topology.map_or(0, |map| map.primaries().count());
-    let covered = world.topology.map_or(0, |map| map.covered());
+    let missing = SLOTS.min(totals.slots_missing as usize);
     let epoch = world.topology.map_or(0, |map| map.epoch);
     let version = world.topology.map_or(0, |map| map.version);
     lines!(out,
@@ -294,8 +294,8 @@ fn ringway(world: &World, out: &mut Vec<u8>) {
         "databases": world.databases(),
         "nodes": nodes,
         "primaries": primaries,
-        "slots_served": covered,
-        "slots_not_served": SLOTS.saturating_sub(covered),
+        "slots_served": SLOTS - missing,
+        "slots_not_served": missing,
         "topology_version": version,
         "topology_epoch": epoch,
         "backends": totals.backends,

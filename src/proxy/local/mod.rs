@@ -130,6 +130,8 @@ impl Identity {
 #[derive(Copy, Clone, Default, Debug)]
 pub struct Totals {
     pub clients: u64,
+    /// Slots that nobody serves.
+    pub slots_missing: u64,
     pub blocked_clients: u64,
     pub pubsub_clients: u64,
     pub connections_accepted: u64,

@@ -1,0 +1,113 @@
+//! When free memory goes back to the system, decided from what is resident and what is held.
+//!
+//! The allocator keeps what bursts have freed, and each burst that is larger than all before it
+//! leaves more: without this, resident memory would creep upwards for hours. Not here: reading the
+//! numbers, giving back (`serve`, `ring`).
+
+/// Looks (one a second) between two returns: reactors that allocate wait for one, some tenths of a
+/// millisecond while little is held.
+const PAUSE: u32 = 60;
+
+/// Bytes that may have come to be free since the last time, while no more than `SMALL` is held...
+const FREE: i64 = 256 << 10;
+/// ... and a quarter of what is held beyond: looking through much takes long.
+const SMALL: i64 = 64 << 20;
+
+/// With so many more, a storm is over: they are not waited with.
+const STORM: i64 = 8 << 20;
+
+/// What is known from the looks before.
+#[derive(Debug)]
+pub struct Slack {
+    /// The least seen of what was resident and not held. Below 0 where memory that is mapped has
+    /// not been touched yet.
+    least: i64,
+    pause: u32,
+    /// The last return gave little: what is resident is no free page.
+    in_vain: bool,
+}
+
+impl Default for Slack {
+    fn default() -> Slack {
+        Slack { least: i64::MAX, pause: 0, in_vain: false }
+    }
+}
+
+impl Slack {
+    /// Whether free memory should go back now. `resident`: without pages of files. Asked once a
+    /// second.
+    pub fn is_due(&mut self, resident: u64, held: u64) -> bool {
+        let (excess, held) = (resident as i64 - held as i64, held as i64);
+        self.least = self.least.min(excess);
+        self.pause = self.pause.saturating_sub(1);
+        let grown = excess - self.least;
+        let storm = grown > STORM + held / 4 && !self.in_vain;
+        storm || self.pause == 0 && grown > FREE.max((held - SMALL) / 4)
+    }
+
+    /// It went; what is resident and held since.
+    pub fn note_return(&mut self, before: u64, resident: u64, held: u64) {
+        self.in_vain = before.saturating_sub(resident) < before / 16;
+        self.least = resident as i64 - held as i64;
+        self.pause = PAUSE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn creeping_is_undone_once_a_minute() {
+        let mut slack = Slack::default();
+        let (mut resident, mut returns) = (14 * MIB, Vec::new());
+        for second in 0..600 {
+            // A burst leaves 20 KiB more than the ones before.
+            resident += 20 * KIB;
+            if slack.is_due(resident, 13 * MIB) {
+                returns.push(second);
+                slack.note_return(resident, 14 * MIB, 13 * MIB);
+                resident = 14 * MIB;
+            }
+        }
+        assert_eq!(returns, [13, 73, 133, 193, 253, 313, 373, 433, 493, 553]);
+    }
+
+    #[test]
+    fn steady_process_is_left_alone() {
+        let mut slack = Slack::default();
+        for second in 0..600 {
+            let wave = (second % 10) * 20 * KIB;
+            assert!(!slack.is_due(20 * MIB + wave, 18 * MIB), "second {second}");
+        }
+        // Requests in flight are held and resident.
+        for burst in [0, 100, 500] {
+            assert!(!slack.is_due((20 + burst) * MIB, (18 + burst) * MIB));
+        }
+    }
+
+    #[test]
+    fn storm_that_is_over_is_not_waited_with() {
+        let mut slack = Slack::default();
+        assert!(!slack.is_due(20 * MIB, 18 * MIB));
+        slack.note_return(20 * MIB, 20 * MIB, 18 * MIB);
+        slack.in_vain = false;
+        assert!(!slack.is_due(220 * MIB, 218 * MIB));
+        assert!(slack.is_due(220 * MIB, 19 * MIB));
+        // It gave nothing back: not again each second.
+        slack.note_return(220 * MIB, 219 * MIB, 19 * MIB);
+        let again = (0..180).filter(|_| slack.is_due(260 * MIB, 19 * MIB)).count();
+        assert_eq!(again, 121, "after a minute, until it is done");
+    }
+
+    #[test]
+    fn much_that_is_held_is_looked_through_only_for_much() {
+        let mut slack = Slack::default();
+        assert!(!slack.is_due(1_100 * MIB, 1_024 * MIB));
+        assert!(!slack.is_due(1_300 * MIB, 1_024 * MIB));
+        assert!(slack.is_due(1_380 * MIB, 1_024 * MIB));
+    }
+}
