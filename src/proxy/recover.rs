@@ -310,10 +310,14 @@ impl Proxy {
         if self.age_ms(r) >= self.settings.request_timeout_ms {
             return self.give_up(r);
         }
-        let refused = !self.requests.reply(r).is_empty();
-        let early = refused && self.has_younger_in_flight(r);
-        if early || (refused && !self.repeats.take(self.now.ms, self.tally.commands)) {
-            return self.wait_for_leave(r, bytes);
+        if !self.requests.reply(r).is_empty() {
+            let (now_ms, asked) = (self.now.ms, self.tally.commands);
+            // The cheap question first: thousands may wait here for one node.
+            let may = self.repeats.allows(now_ms, asked);
+            if !may || self.has_younger_in_flight(r) {
+                return self.wait_for_leave(r, bytes);
+            }
+            self.repeats.take(now_ms, asked);
         }
         self.launch(r, Bytes::Own(bytes));
     }
