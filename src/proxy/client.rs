@@ -87,6 +87,10 @@ pub struct Window {
 /// Requests in flight before anything is known of the replies.
 const WINDOW_FIRST: u32 = 64;
 
+/// Requests in flight while one of them is irregular: each that comes has to look at all its elders,
+/// and what waits looks again whenever one is answered.
+const IRREGULAR_WINDOW: u32 = 256;
+
 /// Reply bytes that one client may have in flight at a node, by estimate.
 const WINDOW_BYTES: u64 = 1 << 20;
 
@@ -246,18 +250,29 @@ impl Client {
     /// Whether the next request may be run now.
     #[inline]
     pub fn may_run(&self, requests_max: u32, output_soft: usize) -> bool {
-        self.phase == Phase::Open
-            && !self.barrier
-            && !self.leaving
-            && self.in_flight < requests_max.min(self.window.requests)
-            && self.output.pending() + self.stored < output_soft
+        self.has_room(self.room(requests_max), output_soft)
     }
 
     /// Whether a client that was held back may go on: under the low marks, so that it does not
     /// stop and go at each request.
     pub fn may_resume(&self, requests_max: u32, output_soft: usize) -> bool {
-        let low = requests_max.min(self.window.requests).div_ceil(2);
-        self.may_run(low, output_soft.div_ceil(2))
+        self.has_room(self.room(requests_max).div_ceil(2), output_soft.div_ceil(2))
+    }
+
+    /// How many requests may be in flight.
+    #[inline]
+    fn room(&self, requests_max: u32) -> u32 {
+        let most = requests_max.min(self.window.requests);
+        if self.irregular > 0 { most.min(IRREGULAR_WINDOW) } else { most }
+    }
+
+    #[inline]
+    fn has_room(&self, requests: u32, output: usize) -> bool {
+        self.phase == Phase::Open
+            && !self.barrier
+            && !self.leaving
+            && self.in_flight < requests
+            && self.output.pending() + self.stored < output
     }
 
     /// All answered and all sent.

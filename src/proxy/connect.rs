@@ -310,6 +310,11 @@ impl Proxy {
         backend.since_ms = self.now.ms;
         if backend.socket.index == NONE {
             backend.phase = Phase::Idle;
+            // What was asked for in this turn is not done any more: the entry may be another's by
+            // the end of it.
+            self.actions.retain(
+                |action| !matches!(action, Action::Connect { backend, .. } if *backend == b),
+            );
             return;
         }
         backend.phase = Phase::Closing;

@@ -342,10 +342,11 @@ impl Proxy {
 
     /// Ends a client at once. What it has in flight becomes tombstones; the rest is dropped.
     pub(super) fn close_client(&mut self, c: u32) {
-        let client = &mut self.clients[c];
-        if !matches!(client.phase, client::Phase::Open | client::Phase::Last) {
+        if !matches!(self.clients[c].phase, client::Phase::Open | client::Phase::Last) {
             return;
         }
+        self.leave_fence_queues(c);
+        let client = &mut self.clients[c];
         client.phase = client::Phase::Closing;
         client.output.clear(&mut self.client_pool);
         let mut at = client.head;
@@ -387,14 +388,13 @@ impl Proxy {
                 let b = entry.backend;
                 self.lose_backend(b, Why::Retired);
             }
-            // A tombstone: its reply is still to be read.
-            State::InFlight => entry.split = NONE,
+            // A tombstone: its reply is still to be read, and nobody's any more.
+            State::InFlight => {
+                entry.split = NONE;
+                drop(self.requests.take_reply(r));
+            }
             State::Waiting => {
                 self.forget_awaiting(r);
-                self.requests.close(r);
-            }
-            State::Queued => {
-                self.leave_fence_queue(r);
                 self.requests.close(r);
             }
             State::Parent => {
@@ -418,7 +418,8 @@ impl Proxy {
                 }
                 self.requests.close(r);
             }
-            State::Held | State::Done => self.requests.close(r),
+            // What was in a queue has left it (`leave_fence_queues`).
+            State::Held | State::Queued | State::Done => self.requests.close(r),
             State::Free => (),
         }
     }

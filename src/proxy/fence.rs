@@ -66,6 +66,10 @@ impl Proxy {
         let entry = &mut self.nodes[node];
         entry.no_fence_until_ms = self.now.ms + NO_FENCE_MS;
         refused.extend(entry.fence_queue.iter_mut().flat_map(|queue| queue.drain(..)));
+        for &r in &refused {
+            // An earlier one's end may close its client: it stays a tombstone until its own.
+            self.requests[r].state = State::InFlight;
+        }
         self.lose_backend(b, Why::Retired);
         for r in refused {
             drop(self.requests.take_own(r));
@@ -278,10 +282,15 @@ impl Proxy {
         }
     }
 
-    pub(super) fn leave_fence_queue(&mut self, r: u32) {
-        let node = self.requests[r].node;
-        for queue in &mut self.nodes[node].fence_queue {
-            queue.retain(|&queued| queued != r);
+    /// A client is about to be closed: all that it has in queues leaves them, in one pass.
+    pub(super) fn leave_fence_queues(&mut self, c: u32) {
+        if self.clients[c].irregular == 0 {
+            return;
+        }
+        for node in self.nodes.indexes() {
+            for queue in &mut self.nodes[node].fence_queue {
+                queue.retain(|&queued| self.requests[queued].client != c);
+            }
         }
     }
 

@@ -5,6 +5,8 @@
 //!
 //! Not here: which slot (`dispatch`), what happens to replies (`deliver`), the fence (`fence`).
 
+use ahash::AHashMap;
+
 use super::backend::Phase;
 use super::connect::BACKOFF_MAX_MS;
 use super::dispatch::{Asked, Source};
@@ -51,6 +53,23 @@ impl<'a> From<Source<'a>> for Bytes<'a> {
             Source::Owned(bytes) => Bytes::Own(bytes),
         }
     }
+}
+
+/// Where a leg is about to go.
+struct Goes {
+    r: u32,
+    /// `NONE`: behind the fence.
+    to: u32,
+    node: Option<u16>,
+}
+
+/// A client's legs of one slot, of those that were asked for before.
+#[derive(Default)]
+struct Elders {
+    /// At nodes, or about to be.
+    sent: Vec<u32>,
+    /// One is to be sent, now or again.
+    wait: bool,
 }
 
 impl Proxy {
@@ -221,9 +240,10 @@ impl Proxy {
     fn has_elder_in_the_way(&self, r: u32, b: u32) -> bool {
         let entry = &self.requests[r];
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
+        let goes = Goes { r, to: b, node: self.target(r) };
         let mut elder = self.clients[entry.client].head;
         while elder != NONE && elder != own {
-            if self.stands_in_the_way(elder, r, b) {
+            if self.stands_in_the_way(elder, &goes) {
                 return true;
             }
             elder = self.requests[elder].next_in_client;
@@ -231,13 +251,13 @@ impl Proxy {
         false
     }
 
-    fn stands_in_the_way(&self, elder: u32, r: u32, b: u32) -> bool {
-        let (old, new) = (&self.requests[elder], &self.requests[r]);
+    fn stands_in_the_way(&self, elder: u32, goes: &Goes) -> bool {
+        let (old, new) = (&self.requests[elder], &self.requests[goes.r]);
         match old.state {
             State::Done | State::Free | State::Subscribing | State::Inquiring => false,
             State::Parent => {
                 let parts = &self.splits[old.split].parts;
-                parts.iter().any(|&part| self.stands_in_the_way(part, r, b))
+                parts.iter().any(|&part| self.stands_in_the_way(part, goes))
             }
             _ if old.slot != new.slot => false,
             // Both go through one node's fence, which keeps the order of one client.
@@ -245,11 +265,11 @@ impl Proxy {
                 if old.marks.has(Marks::FENCED)
                     && new.marks.has(Marks::FENCED)
                     && old.marks.has(Marks::RESP3) == new.marks.has(Marks::RESP3)
-                    && self.target(r) == Some(old.node) =>
+                    && goes.node == Some(old.node) =>
             {
                 false
             }
-            State::InFlight => old.backend != b || self.must_follow(elder, r),
+            State::InFlight => old.backend != goes.to || self.must_follow(elder, goes.r),
             State::Held | State::Waiting | State::Queued => true,
         }
     }
@@ -269,39 +289,75 @@ impl Proxy {
         if self.clients[c].held == 0 {
             return;
         }
-        let mut held = Vec::new();
+        for r in self.free_to_go(c) {
+            // An earlier one's launch may have closed the client.
+            if self.requests[r].state == State::Held && self.requests[r].client == c {
+                self.clients[c].held -= 1;
+                let bytes = self.requests.take_own(r);
+                self.requests[r].state = State::Waiting;
+                self.launch(r, Bytes::Own(bytes));
+            }
+        }
+    }
+
+    /// Those held back that nothing stands in the way of, if all before them go, too. Found in one
+    /// pass: each by itself would look at all its elders.
+    fn free_to_go(&mut self, c: u32) -> Vec<u32> {
+        let (mut free, mut stuck) = (Vec::new(), 0);
+        let mut elders: AHashMap<u16, Elders> = AHashMap::new();
+        let mut legs = Vec::new();
         let mut at = self.clients[c].head;
-        while at != NONE {
+        while at != NONE && free.len() + stuck < self.clients[c].held as usize {
             let entry = &self.requests[at];
+            legs.clear();
             match entry.state {
-                State::Held => held.push(at),
-                State::Parent => {
-                    let parts = self.splits[entry.split].parts.iter().copied();
-                    held.extend(parts.filter(|&part| self.requests[part].state == State::Held));
-                }
-                _ => (),
+                State::Parent => legs.extend_from_slice(&self.splits[entry.split].parts),
+                _ => legs.push(at),
             }
             at = entry.next_in_client;
-        }
-        // Slots whose first one must wait on: those behind it need not look.
-        let mut blocked: Vec<u16> = Vec::new();
-        for r in held {
-            let slot = self.requests[r].slot;
-            // An earlier one's launch may have closed the client.
-            let is_held = self.requests[r].state == State::Held && self.requests[r].client == c;
-            if !is_held || blocked.contains(&slot) {
-                continue;
+            // Parts of one request do not wait for each other.
+            let before = free.len();
+            for &leg in &legs {
+                if self.requests[leg].state == State::Held
+                    && !self.is_held_up(leg, elders.get(&self.requests[leg].slot))
+                {
+                    free.push(leg);
+                }
             }
-            self.clients[c].held -= 1;
-            let bytes = self.requests.take_own(r);
-            self.requests[r].state = State::Waiting;
-            self.launch(r, Bytes::Own(bytes));
-            let entry = &self.requests[r];
-            let waits = matches!(entry.state, State::Held | State::Waiting);
-            if waits && entry.client == c && entry.split == NONE {
-                blocked.push(slot);
+            let mut goes = free[before..].iter().peekable();
+            for &leg in &legs {
+                let (slot, state) = (self.requests[leg].slot, self.requests[leg].state);
+                match state {
+                    State::Held if goes.next_if_eq(&&leg).is_some() => (),
+                    State::Held => {
+                        stuck += 1;
+                        elders.entry(slot).or_default().wait = true;
+                    }
+                    State::Waiting => elders.entry(slot).or_default().wait = true,
+                    State::InFlight | State::Queued => {
+                        elders.entry(slot).or_default().sent.push(leg);
+                    }
+                    _ => (),
+                }
             }
         }
+        free
+    }
+
+    /// Whether one of its elders, those of its slot, surely stands in the way of a leg.
+    fn is_held_up(&self, r: u32, elders: Option<&Elders>) -> bool {
+        let (Some(elders), Some(node)) = (elders, self.target(r)) else { return false };
+        let marks = self.requests[r].marks;
+        if marks.has(Marks::PRIVATE) {
+            return false;
+        }
+        let version = if marks.has(Marks::RESP3) { Version::Resp3 } else { Version::Resp2 };
+        let to = match marks.has(Marks::FENCED) {
+            true => NONE,
+            false => self.nodes[node].shared_of(face_of(version, self.database_of(r))),
+        };
+        let goes = Goes { r, to, node: Some(node) };
+        elders.wait || elders.sent.iter().any(|&elder| self.stands_in_the_way(elder, &goes))
     }
 
     /// Keeps a leg until a time, or until the map is news if `on_topology`.

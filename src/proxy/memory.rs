@@ -128,7 +128,7 @@ impl Proxy {
         for c in open {
             let client = &self.clients[c];
             let is_read = client.phase == Phase::Open && !client.slowed;
-            if is_read && weight(client) + self.asked_bytes(client) >= bytes {
+            if is_read && self.weight(client) + self.asked_bytes(client) >= bytes {
                 self.clients[c].slowed = true;
                 self.tally.clients_slowed += 1;
                 self.read_or_not(c);
@@ -153,7 +153,7 @@ impl Proxy {
 
     /// Closes heavy clients, the heaviest first, until so many bytes are free.
     fn close_heaviest(&mut self, bytes: u64) {
-        let weighed = self.clients.indexes().map(|c| (weight(&self.clients[c]), c));
+        let weighed = self.clients.indexes().map(|c| (self.weight(&self.clients[c]), c));
         let mut heavy: Vec<(usize, u32)> = weighed.filter(|&(weight, _)| weight >= HEAVY).collect();
         heavy.sort_unstable_by(|one, other| other.cmp(one));
         let mut freed = 0;
@@ -167,8 +167,23 @@ impl Proxy {
         }
     }
 
+    /// Bytes that go when a client is closed.
+    fn weight(&self, client: &Client) -> usize {
+        let partial = client.partial.as_ref().map_or(0, |partial| {
+            partial.bytes.capacity() + partial.args.capacity() * size_of::<crate::resp::Span>()
+        });
+        let queued = client.mode.as_ref().map_or(0, |mode| mode.bytes());
+        let subscribed = client.subscribed.as_ref().map_or(0, |subscribed| subscribed.bytes());
+        let kept = self.sum_of_requests(client, |r| self.bytes_kept(r));
+        client.output.pending() + client.stored + partial + queued + subscribed + kept
+    }
+
     /// Bytes of its requests that nodes have and have not answered.
     fn asked_bytes(&self, client: &Client) -> usize {
+        self.sum_of_requests(client, |r| self.bytes_at_node(r))
+    }
+
+    fn sum_of_requests(&self, client: &Client, bytes_of: impl Fn(u32) -> usize) -> usize {
         let mut bytes = 0;
         let mut at = client.head;
         while at != NONE {
@@ -176,13 +191,20 @@ impl Proxy {
             bytes += match entry.state {
                 State::Parent => {
                     let parts = self.splits[entry.split].parts.iter();
-                    parts.map(|&part| self.bytes_at_node(part)).sum()
+                    parts.map(|&part| bytes_of(part)).sum()
                 }
-                _ => self.bytes_at_node(at),
+                // `Client::stored` has them.
+                State::Done => 0,
+                _ => bytes_of(at),
             };
             at = entry.next_in_client;
         }
         bytes
+    }
+
+    /// What waits for a node, and what has come of a reply that is not whole.
+    fn bytes_kept(&self, r: u32) -> usize {
+        self.requests.own(r).len() + self.requests.reply(r).len()
     }
 
     /// Only what is in a FIFO has a length: others keep that of an earlier request.
@@ -190,13 +212,4 @@ impl Proxy {
         let entry = &self.requests[r];
         if entry.state == State::InFlight { entry.len as usize } else { 0 }
     }
-}
-
-/// Bytes that go when a client is closed.
-fn weight(client: &Client) -> usize {
-    let partial = client.partial.as_ref().map_or(0, |partial| {
-        partial.bytes.capacity() + partial.args.capacity() * size_of::<crate::resp::Span>()
-    });
-    let queued = client.mode.as_ref().map_or(0, |mode| mode.bytes());
-    client.output.pending() + client.stored + partial + queued
 }

@@ -54,9 +54,13 @@ impl Proxy {
         if !client.session.monitors {
             client.session.monitors = true;
             client.refresh_plain();
-            self.monitors.clients.push((c, client.generation));
-            if self.monitors.clients.len() == 1 {
-                self.tell_peers(true);
+            let watcher = (c, client.generation);
+            // After RESET it may still be among them.
+            if !self.monitors.clients.contains(&watcher) {
+                self.monitors.clients.push(watcher);
+                if self.monitors.clients.len() == 1 {
+                    self.tell_peers(true);
+                }
             }
         }
         self.monitors.active = true;

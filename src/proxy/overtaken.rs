@@ -79,7 +79,8 @@ impl Proxy {
 
     /// Whether a younger one that is sent must not be before `elder`, in flight or not.
     pub(super) fn must_follow(&self, elder: u32, younger: u32) -> bool {
-        self.may_be_passed(elder) && !self.both_read(elder, younger)
+        let irregular = self.requests[elder].marks.has(Marks::IRREGULAR);
+        irregular && self.may_be_passed(elder) && !self.both_read(elder, younger)
     }
 
     /// Whether leg `r`, of these bytes and refused with this line, must wait for younger ones that

@@ -11,7 +11,7 @@ use super::backend::{Lane, Phase};
 use super::connect::Why;
 use super::launch::{Bytes, Usable};
 use super::request::Marks;
-use super::types::{Action, NONE};
+use super::types::NONE;
 use crate::resp::Version;
 
 /// How long a backend that nobody uses stays connected.
@@ -138,9 +138,6 @@ impl Proxy {
         if c != NONE && self.clients[c].generation == generation {
             self.watch_is_lost(c, b);
         }
-        // What was asked for in this turn is not done any more.
-        self.actions
-            .retain(|action| !matches!(action, Action::Connect { backend, .. } if *backend == b));
     }
 
     /// Its place is free when no socket is left.

@@ -7,7 +7,7 @@
 //! Not here: what clients ask and are answered (`subscribe`), what nodes are asked and send
 //! (`subscriber`).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ahash::AHashMap;
@@ -74,8 +74,8 @@ pub struct Topic {
     /// Requests whose confirmation waits for this topic. May hold some that wait no more.
     pub waiting: Vec<u32>,
     pub whole: bool,
-    /// In `Topics::unsettled`.
-    pub listed: bool,
+    /// The ticket of its place in `Topics::unsettled`; 0: it has none.
+    listed: u64,
     /// Since when it is not whole.
     pub deaf_since_ms: u64,
     pub retry_at_ms: u64,
@@ -166,17 +166,28 @@ pub struct Join {
 #[derive(Debug, Default)]
 pub struct Subscriptions {
     topics: [BTreeSet<u32>; 3],
+    /// Of their names.
+    name_bytes: usize,
     /// Messages that wait for the end of a reply.
     pub held: Vec<u8>,
 }
 
 impl Subscriptions {
-    pub fn insert(&mut self, kind: Kind, topic: u32) -> bool {
-        self.topics[kind as usize].insert(topic)
+    pub fn insert(&mut self, kind: Kind, topic: u32, name_len: usize) -> bool {
+        let new = self.topics[kind as usize].insert(topic);
+        self.name_bytes += if new { name_len } else { 0 };
+        new
     }
 
-    pub fn remove(&mut self, kind: Kind, topic: u32) -> bool {
-        self.topics[kind as usize].remove(&topic)
+    pub fn remove(&mut self, kind: Kind, topic: u32, name_len: usize) -> bool {
+        let old = self.topics[kind as usize].remove(&topic);
+        self.name_bytes -= if old { name_len } else { 0 };
+        old
+    }
+
+    /// Memory of all this and of its topics, as if they were nobody else's.
+    pub fn bytes(&self) -> usize {
+        self.held.capacity() + self.name_bytes + self.total() * size_of::<Topic>()
     }
 
     pub fn of_kind(&self, kind: Kind) -> &BTreeSet<u32> {
@@ -208,8 +219,11 @@ pub struct Topics {
     free: Vec<u32>,
     by_name: [AHashMap<Arc<[u8]>, u32>; 3],
     pub joins: BTreeMap<u32, Join>,
-    /// Those that are not whole, or have legs to give up.
-    pub unsettled: Vec<u32>,
+    /// Those that are not whole, or have legs to give up, each with its ticket, longest unseen
+    /// first. Those that were closed meanwhile are still in it: to look for each of thousands among
+    /// thousands would take minutes.
+    unsettled: VecDeque<(u32, u64)>,
+    tickets: u64,
     /// Nodes that own slots or may soon, and the version of the map that says so.
     pub primaries: Vec<u16>,
     pub map_version: Option<u32>,
@@ -255,7 +269,7 @@ impl Topics {
             legs: Vec::new(),
             waiting: Vec::new(),
             whole: false,
-            listed: false,
+            listed: 0,
             deaf_since_ms: now_ms,
             retry_at_ms: 0,
         };
@@ -278,9 +292,6 @@ impl Topics {
         let Some(topic) = self.entries[index as usize].take() else { return };
         assert!(topic.legs.is_empty() && topic.subscribers.is_empty(), "a topic is closed unused");
         self.by_name[topic.kind as usize].remove(&topic.name);
-        if topic.listed {
-            self.unsettled.retain(|&listed| listed != index);
-        }
         self.free.push(index);
         if self.is_empty() {
             let (next_health_ms, clients) = (self.next_health_ms, self.clients);
@@ -303,10 +314,37 @@ impl Topics {
 
     /// To be looked at soon.
     pub fn list(&mut self, index: u32) {
+        let ticket = self.tickets + 1;
         let topic = &mut self[index];
-        if !std::mem::replace(&mut topic.listed, true) {
-            self.unsettled.push(index);
+        if topic.listed == 0 {
+            topic.listed = ticket;
+            self.tickets = ticket;
+            self.unsettled.push_back((index, ticket));
         }
+    }
+
+    fn is_listed(&self, (index, ticket): (u32, u64)) -> bool {
+        let topic = self.entries.get(index as usize).and_then(Option::as_ref);
+        topic.is_some_and(|topic| topic.listed == ticket)
+    }
+
+    /// How many are on the list.
+    pub fn listed(&self) -> usize {
+        self.unsettled.len()
+    }
+
+    /// Takes the first one off the list; `None`: it is closed.
+    pub fn take_listed(&mut self) -> Option<u32> {
+        let place = self.unsettled.pop_front()?;
+        self.is_listed(place).then(|| {
+            self[place.0].listed = 0;
+            place.0
+        })
+    }
+
+    /// Those on the list.
+    pub fn all_listed(&self) -> impl Iterator<Item = u32> + '_ {
+        self.unsettled.iter().filter(|&&place| self.is_listed(place)).map(|&(index, _)| index)
     }
 
     pub fn count(&self, kind: Kind) -> usize {

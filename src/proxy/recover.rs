@@ -322,16 +322,19 @@ impl Proxy {
             return self.give_up(r);
         }
         let line = self.requests.take_reply(r);
-        let refused = !line.is_empty();
         if is_redirect(&line) && self.requests[r].redirects > 0 {
             return self.launch_led(r, &line, bytes);
         }
-        let early = refused && self.has_younger_in_flight(r, &bytes, &line);
-        if refused {
+        if !line.is_empty() {
+            let (now_ms, asked) = (self.now.ms, self.tally.commands);
+            // The cheap question first: thousands may wait here for one node.
+            let may = self.repeats.allows(now_ms, asked);
+            let early = may && self.has_younger_in_flight(r, &bytes, &line);
             self.requests.set_reply(r, &line);
-        }
-        if early || (refused && !self.repeats.take(self.now.ms, self.tally.commands)) {
-            return self.wait_for_leave(r, bytes);
+            if early || !may {
+                return self.wait_for_leave(r, bytes);
+            }
+            self.repeats.take(now_ms, asked);
         }
         self.launch(r, Bytes::Own(bytes));
     }

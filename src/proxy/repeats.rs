@@ -39,22 +39,25 @@ impl Default for Repeats {
 
 impl Repeats {
     /// Whether one may be sent again now. `commands`: what clients have asked for so far.
-    pub fn take(&mut self, now_ms: u64, commands: u64) -> bool {
+    pub fn allows(&mut self, now_ms: u64, commands: u64) -> bool {
         let earned = commands.saturating_sub(self.commands);
         self.commands = commands;
         let earned = i64::try_from(earned).unwrap_or(PARTS_MAX);
         self.parts = self.parts.saturating_add(earned).min(PARTS_MAX);
+        // Now and then one finds out whether the nodes are well again.
+        self.parts >= COST || now_ms >= self.next_ms
+    }
+
+    /// As `allows`; if so, it is.
+    pub fn take(&mut self, now_ms: u64, commands: u64) -> bool {
+        let allowed = self.allows(now_ms, commands);
         if self.parts >= COST {
             self.parts -= COST;
-            return true;
+        } else if allowed {
+            self.next_ms = now_ms.saturating_add(REPEATS_ALWAYS_MS);
+            self.parts = (self.parts - COST).max(-REPEATS_DEBT_MAX * COST);
         }
-        // Now and then one finds out whether the nodes are well again.
-        if now_ms < self.next_ms {
-            return false;
-        }
-        self.next_ms = now_ms.saturating_add(REPEATS_ALWAYS_MS);
-        self.parts = (self.parts - COST).max(-REPEATS_DEBT_MAX * COST);
-        true
+        allowed
     }
 
     /// One that was sent again has its answer.

@@ -83,7 +83,7 @@ impl Proxy {
         let (mut reply, mut topics, mut new) = (Vec::new(), Vec::new(), Vec::new());
         for name in args.iter().skip(1) {
             let t = self.topics.open(kind, name, self.now.ms);
-            if subscribed.insert(kind, t) {
+            if subscribed.insert(kind, t, name.len()) {
                 self.topics[t].add(c);
                 new.push(t);
             }
@@ -169,10 +169,10 @@ impl Proxy {
     }
 
     fn leave_topic(&mut self, c: u32, t: u32) {
-        let kind = self.topics[t].kind;
+        let (kind, name_len) = (self.topics[t].kind, self.topics[t].name.len());
         let client = &mut self.clients[c];
         let Some(subscribed) = client.subscribed.as_mut() else { return };
-        if !subscribed.remove(kind, t) {
+        if !subscribed.remove(kind, t, name_len) {
             return;
         }
         if subscribed.total() == 0 && subscribed.held.is_empty() {
@@ -293,11 +293,11 @@ impl Proxy {
             self.tally.timeouts += 1;
             self.fail_join(r, errors::no_connection);
         }
-        let is_deaf = |&&t: &&u32| {
+        let is_deaf = |&t: &u32| {
             let topic = &self.topics[t];
             !topic.whole && now.saturating_sub(topic.deaf_since_ms) >= DEAF_MS_MAX
         };
-        let deaf: Vec<u32> = self.topics.unsettled.iter().filter(is_deaf).copied().collect();
+        let deaf: Vec<u32> = self.topics.all_listed().filter(is_deaf).collect();
         for t in deaf {
             if self.topics.contains(t) {
                 self.close_subscribers(t, "its subscription cannot be kept up");

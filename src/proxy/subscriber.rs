@@ -35,6 +35,9 @@ const RETRY_REFUSED_MS: u64 = 1_000;
 /// For so long after a failure another node is preferred.
 const SHUN_MS: u64 = 5_000;
 
+/// Topics that are looked at in one go: a client may want a million of them, and others wait.
+const SETTLED_MAX: usize = 8 * 1024;
+
 /// Bytes of a frame beyond its message: names and lengths.
 const FRAME_ROOM: usize = 64 * 1024;
 
@@ -329,8 +332,8 @@ impl Proxy {
             return;
         }
         self.look_at_map();
-        for t in std::mem::take(&mut self.topics.unsettled) {
-            if self.topics.contains(t) && std::mem::take(&mut self.topics[t].listed) {
+        for _ in 0..self.topics.listed().min(SETTLED_MAX) {
+            if let Some(t) = self.topics.take_listed() {
                 self.settle_topic(t);
             }
         }

@@ -1,9 +1,11 @@
-//! Single courses of events, driven by hand: each was found by a seed once and is kept by name.
+//! Single courses of events, driven by hand: each was found by a seed, or by thought, once and is kept
+//! by name.
 //!
 //! Not here: chance.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ringway::cluster::{Endpoint, Node, Role, SLOTS, Topology, slot_of};
 use ringway::proxy::{Action, Conn, Memory, Now, Proxy, Report, Settings, Socket};
@@ -1332,4 +1334,265 @@ fn body_that_no_node_takes_in_a_transaction_is_not_kept() {
         let shown = rig.told(Conn::Client(client));
         assert_eq!(shown.contains("body"), kept, "{reply}: {shown}");
     }
+}
+
+// --- what is told by memory ------------------------------------------------------------------------
+
+/// One with 70 kB of an unfinished request: heavy, but not the heaviest.
+fn middling(rig: &mut Rig) -> u32 {
+    let (client, now) = (rig.client(), rig.now());
+    let mut bytes = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$900000\r\n".to_vec();
+    bytes.resize(70_000, b'x');
+    rig.proxy.handle_received(Conn::Client(client), &bytes, now);
+    client
+}
+
+#[test]
+fn memory_used_up_by_requests_that_wait_for_a_node_closes_their_client_first() {
+    let mut rig = Rig::new(Settings::default());
+    let (middling, hog) = (middling(&mut rig), rig.client());
+    for n in 0..8 {
+        rig.ask(hog, &format!("SET {} {}", key(&n.to_string(), true), "x".repeat(100_000)));
+    }
+    // The node cannot be reached: all of them wait.
+    rig.let_in(false);
+    rig.memory(85);
+    assert_eq!(rig.unread.len(), 2, "both are heavy");
+    rig.memory(101);
+    assert_eq!(rig.closed[rig.closed.len() - 2..], [Conn::Client(hog), Conn::Client(middling)]);
+    rig.let_in(false);
+    assert_eq!(rig.proxy.requests_open(), 0);
+}
+
+#[test]
+fn memory_used_up_by_parts_of_a_reply_closes_the_client_that_asked() {
+    let mut rig = Rig::new(Settings::default());
+    let (middling, hog) = (middling(&mut rig), rig.client());
+    let (near, far) = (key("a", true), key("b", false));
+    rig.ask(hog, &format!("MGET {near} {far}"));
+    rig.let_in(true);
+    rig.let_in(true);
+    let first = rig.backend_of(1);
+    rig.answer(first, &format!("*1 $200000 {} ", "x".repeat(200_000)));
+    rig.memory(101);
+    assert_eq!(rig.closed, [Conn::Client(hog), Conn::Client(middling)]);
+}
+
+#[test]
+fn memory_used_up_by_a_reply_that_is_not_whole_closes_the_client_that_asked() {
+    let mut rig = Rig::new(Settings::default());
+    let (middling, hog) = (middling(&mut rig), rig.client());
+    rig.ask(hog, &format!("GET {}", key("b", false)));
+    rig.ask(hog, &format!("GET {}", key("a", true)));
+    rig.let_in(true);
+    rig.let_in(true);
+    // Its elder at the other node is not answered, so this one waits for its turn.
+    let first = rig.backend_of(1);
+    rig.answer(first, &format!("$400000 {}", "x".repeat(200_000)));
+    rig.memory(101);
+    assert_eq!(rig.closed, [Conn::Client(hog), Conn::Client(middling)]);
+    rig.answer(first, &format!("{} ", "x".repeat(200_000)));
+    assert_eq!(rig.proxy.requests_open(), 1, "that of the node that says nothing");
+}
+
+#[test]
+fn memory_used_up_by_subscriptions_closes_their_client_first() {
+    let mut rig = Rig::new(Settings::default());
+    let (middling, hog) = (middling(&mut rig), rig.client());
+    let channels: Vec<String> = (0..2_000).map(|n| format!("channel-{n}")).collect();
+    rig.ask(hog, &format!("SUBSCRIBE {}", channels.join(" ")));
+    rig.memory(101);
+    assert_eq!(rig.closed, [Conn::Client(hog), Conn::Client(middling)]);
+}
+
+#[test]
+fn subscriber_of_very_many_channels_that_leaves_holds_nobody_up() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let channels: Vec<String> = (0..200_000).map(|n| format!("channel-{n}")).collect();
+    rig.let_in(false);
+    rig.ask(client, &format!("SUBSCRIBE {}", channels.join(" ")));
+    rig.let_in(false);
+    rig.settle();
+    let began = Instant::now();
+    rig.proxy.handle_end(Conn::Client(client), true, rig.now());
+    rig.settle();
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    assert_eq!(rig.proxy.subscription_counts(), [0; 4]);
+}
+
+#[test]
+fn connection_given_up_in_the_turn_that_asked_for_it_is_not_made() {
+    let mut rig = Rig::new(Settings::default());
+    let (blocked, other) = (rig.client(), rig.client());
+    let key = key("k", true);
+    let now = rig.now();
+    // All in one turn: a connection to a node is asked for, the node leaves the map, and another one
+    // takes its place.
+    rig.proxy.handle_received(Conn::Client(blocked), &words(&format!("BLPOP {key} 0")), now);
+    let mut next = (*map(3)).clone();
+    next.nodes.remove(0);
+    next.owners.iter_mut().for_each(|owner| *owner = 1 - *owner);
+    rig.proxy.handle_topology(Arc::new(next), now);
+    rig.proxy.handle_received(Conn::Client(other), &words(&format!("GET {key}")), now);
+    rig.turn();
+    let backends: Vec<u32> = rig.connecting.iter().map(|of| of.0).collect();
+    for backend in &backends {
+        let times = backends.iter().filter(|of| *of == backend).count();
+        assert_eq!(times, 1, "{:?}", rig.connecting);
+    }
+}
+
+#[test]
+fn client_that_watches_all_twice_is_shown_each_command_once() {
+    let mut rig = Rig::new(Settings::default());
+    let settings = Settings::default();
+    let admin =
+        ringway::proxy::local::Identity { admin_user: Some("default".into()), ..identity() };
+    rig.proxy = Proxy::new(settings, Arc::new(admin), [1, 2, 3, 4], 1, 1);
+    let (watcher, other) = (rig.client(), rig.client());
+    for line in ["MONITOR", "RESET", "MONITOR"] {
+        rig.ask(watcher, line);
+    }
+    assert_eq!(rig.told(Conn::Client(watcher)), "+OK +RESET +OK ");
+    rig.ask(other, "PING");
+    assert_eq!(rig.told(Conn::Client(watcher)).matches("PING").count(), 1);
+}
+
+#[test]
+fn client_that_is_over_its_limit_when_scripts_are_refused_is_closed_alone() {
+    let settings = Settings { client_output_limit: 20_000, fence_lanes: 1, ..Settings::default() };
+    let mut rig = Rig::new(settings);
+    let (first, second) = (rig.client(), rig.client());
+    let key = key("k", true);
+    rig.ask(second, &format!("GET {key}"));
+    rig.let_in(true);
+    let shared = rig.backend_of(1);
+    // It does not take its reply.
+    rig.prompt = false;
+    rig.answer(shared, &format!("$100000 {} ", "x".repeat(100_000)));
+    rig.ask(first, &format!("EVAL x 1 {key}"));
+    let fence = rig.backend_of(1);
+    for _ in 0..3 {
+        rig.ask(second, &format!("EVAL x 1 {key}"));
+    }
+    let now = rig.now();
+    rig.proxy.handle_connected(fence, true, now);
+    rig.settle();
+    rig.answer(fence, "+PONG -NOPERM_x ");
+    assert!(rig.told(Conn::Client(first)).starts_with("-NOPERM"));
+    assert!(rig.closed.contains(&Conn::Client(second)));
+    assert_eq!(rig.proxy.requests_open(), 0);
+}
+
+/// Its window opens as far as it may.
+fn warm_up(rig: &mut Rig, client: u32) {
+    let line = words(&format!("GET {}", key("w", true)));
+    rig.proxy.handle_received(Conn::Client(client), &line.repeat(20_000), rig.now());
+    rig.let_in(true);
+    let shared = rig.backend_of(1);
+    loop {
+        let asked = rig.told(Conn::Backend(shared)).matches("GET").count();
+        if asked == 0 {
+            break;
+        }
+        rig.answer(shared, &"$1 v ".repeat(asked));
+    }
+    rig.told(Conn::Client(client));
+}
+
+/// Names of keys in different slots, all the first node's.
+fn keys_in_slots(count: usize) -> Vec<String> {
+    let mut seen = std::collections::HashSet::new();
+    let names = (0..).map(|n| format!("k{n}"));
+    let mut new = |name: &String| {
+        let slot = slot_of(name.as_bytes());
+        slot < 8192 && seen.insert(slot)
+    };
+    names.filter(|name| new(name)).take(count).collect()
+}
+
+/// What the machine may take for what takes tens of milliseconds, and took tens of seconds.
+const SOON: Duration = Duration::from_secs(3);
+
+#[test]
+fn thousands_of_reads_behind_scripts_take_nobodys_time() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let client = rig.client();
+    warm_up(&mut rig, client);
+    let keys = keys_in_slots(2_048);
+    let scripts = keys.iter().flat_map(|key| words(&format!("EVAL x 1 {key}")));
+    let reads = keys.iter().flat_map(|key| words(&format!("GET {key}")));
+    let line: Vec<u8> = scripts.chain(reads).collect();
+    let began = Instant::now();
+    rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+    rig.let_in(true);
+    let (shared, fence) = (0, rig.backend_of(1));
+    assert_ne!(shared, fence);
+    let mut scripts = 0;
+    loop {
+        let told = rig.told(Conn::Backend(fence));
+        let nonces: Vec<&str> = told.split("ECHO $32 ").skip(1).map(|rest| &rest[..32]).collect();
+        let reads = rig.told(Conn::Backend(shared)).matches("GET").count();
+        if nonces.is_empty() && reads == 0 {
+            break;
+        }
+        scripts += nonces.len();
+        for nonce in nonces {
+            // Each in a turn of its own: those behind look again.
+            let bytes = format!(":1\r\n$32\r\n{nonce}\r\n");
+            rig.proxy.handle_received(Conn::Backend(fence), bytes.as_bytes(), rig.now());
+            rig.turn();
+        }
+        let bytes = "$1\r\nv\r\n".repeat(reads);
+        rig.proxy.handle_received(Conn::Backend(shared), bytes.as_bytes(), rig.now());
+        rig.turn();
+    }
+    assert_eq!((scripts, rig.proxy.requests_open()), (2_048, 0));
+    let told = rig.told(Conn::Client(client));
+    assert_eq!((told.matches(":1 ").count(), told.matches("$1 v ").count()), (2_048, 2_048));
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+#[test]
+fn client_that_leaves_with_thousands_of_scripts_waiting_takes_nobodys_time() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let clients: Vec<u32> = (0..20).map(|_| rig.client()).collect();
+    clients.iter().for_each(|&client| warm_up(&mut rig, client));
+    let line = words(&format!("EVAL x 1 {}", key("w", true))).repeat(4_096);
+    let began = Instant::now();
+    for &client in &clients {
+        rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+    }
+    rig.settle();
+    for &client in &clients {
+        rig.proxy.handle_end(Conn::Client(client), true, rig.now());
+    }
+    rig.settle();
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+    assert!(rig.proxy.requests_open() <= 2 * 64 + 2, "what is in the one FIFO");
+}
+
+#[test]
+fn thousands_of_requests_that_wait_for_a_loading_node_take_nobodys_time() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    warm_up(&mut rig, client);
+    let keys = keys_in_slots(4_096);
+    let line: Vec<u8> = keys.iter().flat_map(|key| words(&format!("GET {key}"))).collect();
+    let began = Instant::now();
+    rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+    rig.settle();
+    let mut refused = 0;
+    while rig.proxy.requests_open() > 0 {
+        let asked = rig.told(Conn::Backend(0)).matches("GET").count();
+        refused += asked;
+        let bytes = "-LOADING x\r\n".repeat(asked);
+        rig.proxy.handle_received(Conn::Backend(0), bytes.as_bytes(), rig.now());
+        rig.turn();
+        rig.now_ms = rig.proxy.plan().clamp(rig.now_ms + 1, rig.now_ms + 500);
+    }
+    assert!(refused > 4_096, "some are sent again");
+    assert_eq!(rig.told(Conn::Client(client)).matches("-LOADING x ").count(), 4_096);
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
