@@ -299,7 +299,8 @@ options! {
              have them). Each is one more connection per node and reactor, closed after a minute \
              without use.";
         Limits client_requests_max (client_requests_max): u32 = 4096, Range::Number(1, 1_000_000),
-            "Requests of one client under way; at this number it is not read until some are answered.";
+            "Requests of one client under way (256 while a script is among them, or one that has to be \
+             sent again); at this number it is not read until some are answered.";
         Limits client_output_soft (client_output_soft): u64 = MIB, Range::Bytes(16 * KIB, 16 * GIB),
             "Reply bytes that one client has not taken; above it the client is not read.";
         Limits client_output_limit (client_output_limit): u64 = 256 * MIB,

@@ -52,6 +52,10 @@ const UNANSWERED_MAX: u32 = 512 << 20;
 
 const _: () = assert!(UNANSWERED_MAX as u64 + limits::REQUEST_TOTAL_MAX < i32::MAX as u64);
 
+/// Sent buffers that keep their room for reuse. A node that stands still is sent thousands with one
+/// request each, and each would hold the room for hundreds.
+const SENT_ROOMY_MAX: usize = 256;
+
 /// Bytes that were sent and are kept until everything in them is answered.
 #[derive(Debug)]
 struct Chunk {
@@ -279,8 +283,11 @@ impl Backend {
 
     /// The piece taken last has been sent: kept until `retire` finds that all of it is answered.
     #[inline]
-    pub fn keep_sent(&mut self, bytes: Vec<u8>) {
+    pub fn keep_sent(&mut self, mut bytes: Vec<u8>) {
         self.output.sent();
+        if self.sent.len() >= SENT_ROOMY_MAX {
+            bytes.shrink_to_fit();
+        }
         self.sent.push_back(Chunk { end: self.handed, handed_ms: self.handed_ms, bytes });
     }
 
@@ -314,12 +321,14 @@ impl Backend {
         self.chunk_of(start).map(|(chunk, _)| chunk.handed_ms).or_else(being_sent)
     }
 
+    /// There may be a hundred thousand, and each request of a lost connection wants its own.
     fn chunk_of(&self, start: u32) -> Option<(&Chunk, usize)> {
-        self.sent.iter().find_map(|chunk| {
-            let begin = chunk.end.wrapping_sub(chunk.bytes.len() as u32);
-            let offset = start.wrapping_sub(begin) as usize;
-            (offset < chunk.bytes.len()).then_some((chunk, offset))
-        })
+        // Wrapping order: those before it end at its start or earlier.
+        let before = |chunk: &Chunk| (start.wrapping_sub(chunk.end) as i32) >= 0;
+        let chunk = self.sent.get(self.sent.partition_point(before))?;
+        let begin = chunk.end.wrapping_sub(chunk.bytes.len() as u32);
+        let offset = start.wrapping_sub(begin) as usize;
+        (offset < chunk.bytes.len()).then_some((chunk, offset))
     }
 
     /// Empties everything that belonged to the old connection. The FIFO was taken before.
@@ -345,6 +354,36 @@ impl Backend {
 mod tests {
     use super::super::request::NewRequest;
     use super::*;
+
+    #[test]
+    fn thousands_of_short_sends_that_nobody_answers_hold_what_they_are_and_each_is_found() {
+        let (mut requests, mut pool) = (Requests::default(), Pool::new(16 * 1024, 64 * 1024, 4));
+        let mut backend = backend();
+        // Over the wrap of the stream's counter.
+        backend.written = u32::MAX - 5_000;
+        (backend.handed, backend.answered) = (backend.written, backend.written);
+        let mut add = |n: usize| {
+            let request = requests.open(NewRequest::internal(0));
+            let append = |out: &mut Vec<u8>| out.extend_from_slice(n.to_string().as_bytes());
+            backend.enqueue(request, 0, &mut requests, &mut pool, append);
+            let piece = backend.take_piece(&mut pool, n as u64);
+            backend.keep_sent(piece);
+            (requests[request].start, requests[request].len)
+        };
+        let places: Vec<(u32, u32)> = (0..10_000).map(&mut add).collect();
+        for (n, &(start, len)) in places.iter().enumerate() {
+            assert_eq!(backend.bytes_of(start, len), Some(n.to_string().into_bytes()));
+            assert_eq!(backend.handed_ms(start), Some(n as u64));
+        }
+        let held: usize = backend.sent.iter().map(|chunk| chunk.bytes.capacity()).sum();
+        assert!(held < SENT_ROOMY_MAX * 16 * 1024 + 10_000 * 8, "{held}");
+        while backend.head().is_some() {
+            backend.pop(&requests);
+        }
+        backend.retire(&mut pool);
+        assert_eq!(backend.sent.len(), 0);
+        assert!(pool.take().capacity() >= 16 * 1024, "a small one is not kept for reuse");
+    }
 
     fn backend() -> Backend {
         Backend::new(0, ([127, 0, 0, 1], 1).into(), Version::Resp2, Lane::Shared)

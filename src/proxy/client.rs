@@ -87,8 +87,8 @@ pub struct Window {
 /// Requests in flight before anything is known of the replies.
 const WINDOW_FIRST: u32 = 64;
 
-/// Requests in flight while one of them is irregular: each that comes has to look at all its elders,
-/// and what waits looks again whenever one is answered.
+/// Requests in flight while one of them is irregular: each that comes has to look at all its
+/// elders, and what waits looks again whenever one is answered.
 const IRREGULAR_WINDOW: u32 = 256;
 
 /// Reply bytes that one client may have in flight at a node, by estimate.

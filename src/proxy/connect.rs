@@ -454,7 +454,8 @@ impl Proxy {
 
     fn retire_backend(&mut self, node: u16, b: u32) {
         let backend = &self.backends[b as usize];
-        if backend.is_open() && backend.queued() == 0 {
+        // Those that were refused and wait for their own bytes are to be sent elsewhere.
+        if backend.is_open() && backend.queued() == 0 && backend.awaiting.is_empty() {
             self.lose_backend(b, Why::Retired);
         }
         let backend = &self.backends[b as usize];

@@ -50,8 +50,8 @@ impl Pool {
 
     #[inline]
     pub fn give(&mut self, mut buffer: Vec<u8>) {
-        let capacity = buffer.capacity();
-        if capacity == 0 || capacity > self.keep_max || self.free.len() >= self.count_max {
+        let useful = self.initial..=self.keep_max;
+        if !useful.contains(&buffer.capacity()) || self.free.len() >= self.count_max {
             return;
         }
         buffer.clear();

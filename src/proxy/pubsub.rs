@@ -421,6 +421,15 @@ mod tests {
         topics.list(first);
         topics.close(first);
         assert_eq!(topics.find(Kind::Channel, b"a"), None);
-        assert!(!topics.is_busy() && !topics.is_empty());
+        assert!(!topics.is_empty());
+        // Its place is another's: that one is listed by itself, once.
+        let next = topics.open(Kind::Channel, b"b", 0);
+        assert_eq!(next, first);
+        assert_eq!(topics.all_listed().count(), 0);
+        topics.list(next);
+        topics.list(next);
+        assert_eq!(topics.all_listed().collect::<Vec<_>>(), [next]);
+        assert_eq!([(); 2].map(|()| topics.take_listed()), [None, Some(next)]);
+        assert!(!topics.is_busy());
     }
 }

@@ -218,7 +218,14 @@ fn quiesce(world: &mut World, parameters: &Parameters) -> Result<(), Violation> 
 
 /// One seed, panics turned into violations. `traced`: what happened, as text.
 fn run_seed(seed: u64, plant: Plant, traced: bool) -> (Result<Report, Violation>, Vec<String>) {
-    let parameters = Parameters::draw(seed);
+    run_drawn(Parameters::draw(seed), plant, traced)
+}
+
+fn run_drawn(
+    parameters: Parameters,
+    plant: Plant,
+    traced: bool,
+) -> (Result<Report, Violation>, Vec<String>) {
     let mut world = World::new(parameters, plant, traced);
     let result = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     let result = result.unwrap_or_else(|panic| {
@@ -252,20 +259,21 @@ fn on_all_cpus<T: Send>(count: u64, what: impl Fn(u64) -> T + Sync) -> Vec<T> {
 
 /// Shows a seed with its last events, and fails if it does. All its events are written to the file
 /// that `RINGWAY_SIMULATION_TRACE` names.
-fn show_seed(seed: u64) {
-    let (result, trace) = run_seed(seed, Plant::Nothing, true);
+fn show_seed(seed: u64, profile: &Profile) {
+    let (result, trace) = run_drawn((profile.draw)(seed), Plant::Nothing, true);
     if let Some(file) = std::env::var_os("RINGWAY_SIMULATION_TRACE") {
         std::fs::write(file, trace.join("\n") + "\n").expect("a file to write");
     }
-    println!("{:#?}", Parameters::draw(seed));
+    println!("{:#?}", (profile.draw)(seed));
     match result {
         Ok(report) => println!("seed {seed}: {report:?}"),
         Err(violation) => panic!(
             "\n{}\n\nseed {seed}: {}: {}\nreplay: RINGWAY_SIMULATION_SEED={seed} cargo test \
-             --profile simulation --test simulation -- --nocapture seeds_pass",
+             --profile simulation --test simulation -- --nocapture --exact {}",
             trace[trace.len().saturating_sub(TRACE_SHOWN)..].join("\n"),
             violation.checker,
-            violation.text
+            violation.text,
+            profile.test
         ),
     }
 }
@@ -279,12 +287,33 @@ fn range() -> (u64, u64) {
     (first, number("RINGWAY_SIMULATION_SEEDS").unwrap_or(200))
 }
 
+/// What seeds mean.
+struct Profile {
+    draw: fn(u64) -> Parameters,
+    /// Which test runs them.
+    test: &'static str,
+}
+
 #[test]
 fn seeds_pass() {
-    if let Some(seed) = number("RINGWAY_SIMULATION_SEED") {
-        return show_seed(seed);
-    }
     let (first, count) = range();
+    check_seeds(first, count, &Profile { draw: Parameters::draw, test: "seeds_pass" });
+}
+
+/// One in so many is run under pressure as well.
+const PRESSED: u64 = 100;
+
+#[test]
+fn seeds_under_pressure_pass() {
+    let (first, count) = range();
+    let profile = Profile { draw: Parameters::draw_pressed, test: "seeds_under_pressure_pass" };
+    check_seeds(first, count.div_ceil(PRESSED), &profile);
+}
+
+fn check_seeds(first: u64, count: u64, profile: &Profile) {
+    if let Some(seed) = number("RINGWAY_SIMULATION_SEED") {
+        return show_seed(seed, profile);
+    }
     let go_on = std::env::var_os("RINGWAY_SIMULATION_GO_ON").is_some();
     let failed = AtomicU64::new(u64::MAX);
     let sum = Mutex::new((0, Report::default()));
@@ -293,7 +322,7 @@ fn seeds_pass() {
         if !go_on && failed.load(Relaxed) < seed {
             return;
         }
-        match run_seed(seed, Plant::Nothing, false).0 {
+        match run_drawn((profile.draw)(seed), Plant::Nothing, false).0 {
             Ok(report) => {
                 let mut sum = sum.lock().expect("no panic holds it");
                 sum.0 += 1;
@@ -310,7 +339,7 @@ fn seeds_pass() {
     println!("{passed} of {count} seeds from {first} pass: {sum:?}");
     let failed = failed.into_inner();
     if failed != u64::MAX {
-        show_seed(failed);
+        show_seed(failed, profile);
         panic!("seed {failed} failed, and passes now");
     }
 }

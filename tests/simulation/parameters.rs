@@ -97,8 +97,9 @@ pub struct Parameters {
     pub proxy: Knobs,
 }
 
-/// Kinds of requests that are weighted (`workload::draw_kind`).
+/// Kinds of requests that are weighted (`workload::draw_kind`), and the place of SCAN among them.
 pub const KINDS: usize = 32;
+pub const SCAN: usize = 24;
 
 /// The proxy's settings that are drawn.
 #[derive(Clone, Debug, Default)]
@@ -138,6 +139,61 @@ impl Parameters {
         drawn.handover_ms = mean_or_never(r, 350, 20..=1_500);
         drawn.selects = sometimes(r, 300, 20..=400);
         drawn
+    }
+
+    /// The same with small windows and limits, and everything that may happen happening all the time.
+    pub fn draw_pressed(seed: u64) -> Parameters {
+        let mut drawn = Parameters::draw(seed);
+        // Other chances than those that were drawn before.
+        let r = &mut Random::new(!seed);
+        drawn.press(r);
+        if !drawn.calm {
+            drawn.press_faults(r);
+        }
+        drawn
+    }
+
+    fn press(&mut self, r: &mut Random) {
+        self.slices = r.pick(&[0, 1_000]);
+        self.late_sent = r.pick(&[300, 1_000]);
+        self.shuffle = true;
+        self.requests = self.requests.min(60);
+        self.pipeline = 1 + r.skewed(63);
+        (self.keys, self.tags) = (1, 1 + r.skewed(3) as usize);
+        self.leaves = self.leaves.max(300);
+        self.half_closes = self.half_closes.max(100);
+        self.resp3 = 500;
+        self.large = r.pick(&[0, 300]);
+        self.migration_ms = r.range(1..=10);
+        self.migration_step_us = r.range(1..=3_000);
+        self.forget_ms = r.range(20..=200);
+        self.failover_ms = r.range(20..=200);
+        self.script_flush_ms = r.range(1..=50);
+        self.memory_ms = r.pick(&[0, 3]);
+        self.ears = r.range(0..=4);
+        self.proxy.client_requests_max = r.range(1..=8) as u32;
+        self.proxy.fence_lanes = 1;
+        // Slots that go to and fro so fast can be walked neither in pieces nor between two questions
+        // (`proxy::walk` says so).
+        self.weights[SCAN] = 0;
+    }
+
+    fn press_faults(&mut self, r: &mut Random) {
+        self.cut_ms = r.range(1..=20);
+        self.cut_in_reply = r.range(1..=60) as u32;
+        self.moody = r.range(100..=500) as u32;
+        self.greeting = r.range(0..=200) as u32;
+        self.connect_refused = r.range(0..=200) as u32;
+        self.connect_fails_at_once = r.range(0..=200) as u32;
+        self.loading_ms = r.range(50..=300);
+        (self.slow_reads, self.never_reads) = (200, 100);
+        self.hostile = r.range(0..=1000) as u32;
+        let knobs = &mut self.proxy;
+        knobs.client_output_soft = r.range(1..=300) as usize;
+        knobs.client_output_limit = 20_000;
+        knobs.client_query_limit = 300_000;
+        knobs.private_backends_max = 1;
+        knobs.request_timeout_ms = 200;
     }
 
     fn sizes(seed: u64, calm: bool, r: &mut Random) -> Parameters {

@@ -577,6 +577,7 @@ impl World {
         if self.random.chance(3) {
             return last;
         }
+        assert!(kinds[crate::parameters::SCAN].0 == Kind::Scan);
         let weigh = |n: usize, base: u32| u64::from(base * self.parameters.weights[n]);
         let total: u64 = kinds.iter().enumerate().map(|(n, kind)| weigh(n, kind.1)).sum();
         let mut at = self.random.below(total);

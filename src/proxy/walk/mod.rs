@@ -28,6 +28,10 @@
 //! the old one is done (`second`). What cannot be seen, in a large slot only: keys that come back
 //! and leave again between two steps.
 //!
+//! Nor can be seen that a node gets the slot between the two questions, when the map has named it
+//! too early: they leave in one packet, so a node that keeps them milliseconds apart must get it
+//! just then.
+//!
 //! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
 
 pub(super) mod found;
