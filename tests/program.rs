@@ -460,16 +460,30 @@ fn reactor_that_spins_is_seen_within_a_second_and_ends_the_process() {
     assert!(seen < millis(1_600), "seen after {seen:?}");
 }
 
+/// G20: 100 times with RINGWAY_LONG, and each time another process serves within a second.
 #[test]
-fn reactor_that_panics_ends_the_process_at_once() {
-    for reactors in ["1", "3"] {
+fn reactor_that_panics_ends_the_process_at_once_and_the_next_one_serves() {
+    let rounds = if std::env::var_os("RINGWAY_LONG").is_some() { 50 } else { 1 };
+    let (mut slowest, mut slowest_start) = (millis(0), millis(0));
+    for reactors in ["1", "3"].into_iter().cycle().take(2 * rounds) {
         let Some((mut proxy, _client, since)) = failing(reactors, "PANIC") else { return };
         let status = proxy.process.wait(seconds(5)).expect("it ends by itself");
-        println!("one of {reactors} reactors panicked: ended after {:?}", since.elapsed());
+        let ended = since.elapsed();
         assert!(!status.success(), "{}", proxy.log());
         assert!(proxy.log().contains("asked to panic"), "{}", proxy.log());
-        assert!(since.elapsed() < seconds(2), "after {:?}", since.elapsed());
+        assert!(ended < support::goal(seconds(1)), "after {ended:?}");
+        let start = Instant::now();
+        let next = Proxy::start_at(&["127.0.0.1:1"], &Settings::args(&["--reactors", reactors]));
+        assert_eq!(next.client().run("PING").text(), "PONG");
+        let started = start.elapsed();
+        assert!(started < support::goal(seconds(1)), "serving after {started:?}");
+        (slowest, slowest_start) = (slowest.max(ended), slowest_start.max(started));
     }
+    println!(
+        "G20: {} times a reactor panicked: ended after {slowest:?} at most, the next process \
+         served {slowest_start:?} after its start at most",
+        2 * rounds
+    );
     // What is installed does not even unwind: no thread goes on beside a dead one.
     let manifest = include_str!("../Cargo.toml");
     let release = manifest.split("[profile.release]").nth(1).expect("a release profile");

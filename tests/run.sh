@@ -160,12 +160,13 @@ part_fuzz() {
     done
 }
 
-# In memory where there is room: a node that waits for a slow disk is none of these faults.
+# In memory where there is room: a node that waits for a slow disk is none of these faults. The simulation's profile,
+# as the checker shares its CPUs with what it checks.
 part_chaos() {
     local folder=${TMPDIR:-/tmp}
     [[ -d /dev/shm && -w /dev/shm ]] && folder=/dev/shm
     cargo build --locked --release && RINGWAY_BINARY=$PWD/target/release/ringway TMPDIR=$folder \
-        cargo test --locked --test chaos -- --test-threads 3 --nocapture
+        cargo test --locked --profile simulation --test chaos -- --test-threads 3 --nocapture
 }
 
 part_demo() {

@@ -58,6 +58,12 @@ impl Pool {
         self.free.push(buffer);
     }
 
+    /// Bytes that lie here.
+    #[cfg(test)]
+    pub fn capacity(&self) -> usize {
+        self.free.iter().map(Vec::capacity).sum()
+    }
+
     /// Gives back what was not needed since the last call, so that a burst's memory does not stay;
     /// called now and then. The oldest go: the newest are warm.
     pub fn shrink(&mut self) {

@@ -13,6 +13,7 @@
 //!
 //! Not here: where a request goes (`route`), what a part means (`split`).
 
+use super::output::Pool;
 use super::sample::{Sample, Timing};
 use super::types::{NO_SLOT, NONE};
 
@@ -147,16 +148,14 @@ struct Kept {
     own: Vec<u8>,
 }
 
-/// Reply buffers up to this capacity stay with their entry for the next request.
-const REPLY_KEEP_MAX: usize = 1024;
+/// Buffers for replies up to this size are used again, and so many of them: those that stayed with
+/// their entries, as large as each had ever been, made memory grow for hours.
+const REPLY_KEEP_MAX: usize = 256;
+const REPLIES_KEPT_MAX: usize = 1024;
 
 impl Kept {
-    fn forget(&mut self) {
-        if self.reply.capacity() > REPLY_KEEP_MAX {
-            self.reply = Vec::new();
-        } else {
-            self.reply.clear();
-        }
+    fn forget(&mut self, replies: &mut Pool) {
+        replies.give(std::mem::take(&mut self.reply));
         self.own = Vec::new();
     }
 }
@@ -187,13 +186,27 @@ impl NewRequest {
 }
 
 /// All requests of one reactor.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Requests {
     entries: Vec<Request>,
     /// As long as `entries`.
     kept: Vec<Kept>,
     free: Vec<u32>,
+    /// Buffers for replies.
+    replies: Pool,
     pub sample: Sample,
+}
+
+impl Default for Requests {
+    fn default() -> Requests {
+        Requests {
+            entries: Vec::new(),
+            kept: Vec::new(),
+            free: Vec::new(),
+            replies: Pool::new(REPLY_KEEP_MAX, REPLY_KEEP_MAX, REPLIES_KEPT_MAX),
+            sample: Sample::default(),
+        }
+    }
 }
 
 impl std::ops::Index<u32> for Requests {
@@ -287,7 +300,7 @@ impl Requests {
         entry.state = State::Free;
         if entry.has_kept {
             entry.has_kept = false;
-            self.kept[index as usize].forget();
+            self.kept[index as usize].forget(&mut self.replies);
         }
         self.sample.closed(index, &self.entries[index as usize]);
         self.free.push(index);
@@ -321,7 +334,12 @@ impl Requests {
 
     #[inline]
     pub fn add_to_reply(&mut self, index: u32, piece: &[u8]) {
-        self.kept_mut(index).reply.extend_from_slice(piece);
+        self[index].has_kept = true;
+        let reply = &mut self.kept[index as usize].reply;
+        if reply.capacity() == 0 && piece.len() <= REPLY_KEEP_MAX {
+            *reply = self.replies.take();
+        }
+        reply.extend_from_slice(piece);
     }
 
     /// Keeps its memory.
@@ -404,6 +422,7 @@ impl Requests {
 
     /// Gives memory back after a burst: all of it when nothing is open.
     pub fn shrink(&mut self) {
+        self.replies.shrink();
         if self.open_count() == 0 && self.entries.len() > 1024 {
             self.entries = Vec::new();
             self.kept = Vec::new();
@@ -428,6 +447,30 @@ mod tests {
         assert!(requests.reply(second).is_empty());
         assert_eq!(requests[second].redirects, 0);
         assert_eq!(requests.open_count(), 1);
+    }
+
+    #[test]
+    fn memory_for_replies_does_not_grow_with_what_each_entry_has_seen() {
+        let mut requests = Requests::default();
+        let all: Vec<u32> = (0..4_000).map(|i| requests.open(NewRequest::internal(i))).collect();
+        let most = |requests: &Requests| {
+            let kept = requests.kept.iter().map(|kept| kept.reply.capacity()).sum::<usize>();
+            kept + requests.replies.capacity()
+        };
+        for round in 0..100 {
+            for (i, &index) in all.iter().enumerate() {
+                requests.close(index);
+                assert_eq!(requests.open(NewRequest::internal(0)), index);
+                let len = if (i + round) % 64 == 0 { 1_000 } else { 30 };
+                requests.store_reply(index, &vec![b'x'; len]);
+                assert_eq!(requests.stored_reply(index).len(), len);
+            }
+        }
+        all.iter().for_each(|&index| requests.close(index));
+        assert_eq!(most(&requests), REPLIES_KEPT_MAX * REPLY_KEEP_MAX);
+        requests.shrink();
+        requests.shrink();
+        assert_eq!(most(&requests), 0, "nothing of it is wanted");
     }
 
     #[test]

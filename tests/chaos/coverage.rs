@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::bed::{self, SHARDS, is_primary};
+use crate::bed::{self, SHARDS};
 use crate::support::cluster::{Cluster, Flavour};
 use crate::support::http::{Scrape, ask, get};
 use crate::support::keys::SLOTS;
@@ -120,7 +120,8 @@ fn lost_shard_is_counted_and_a_lost_cluster_is_not_ready_until_it_is_back() {
     assert!(rig.proxy.log().contains("no node can be reached"), "{}", rig.proxy.log());
     assert!(readme.contains("`no node can be reached`"), "README.md names the line");
     std::thread::sleep(seconds(2));
-    let since = rig.bring_back(&[1, 2], &keys[1]);
+    // A replica may have been promoted before it was its turn.
+    let since = rig.bring_back(&[1, 2, SHARDS + 1, SHARDS + 2], &keys[1]);
     wait_until(seconds(10), "readiness", || {
         ask(rig.port, "GET /readyz HTTP/1.1\r\n\r\n").is_ok_and(|answer| answer.status == 200)
     });
@@ -129,9 +130,8 @@ fn lost_shard_is_counted_and_a_lost_cluster_is_not_ready_until_it_is_back() {
     assert!(took < goal(seconds(1)), "{took:?}");
 
     // And the rest.
-    rig.bring_back(&[0, SHARDS, SHARDS + 1, SHARDS + 2], &keys[0]);
+    rig.bring_back(&[0, SHARDS], &keys[0]);
     rig.wait_for(seconds(20), true, SLOTS.into());
-    assert!((0..SHARDS).all(|i| is_primary(&rig.cluster, i)));
     wait_until(seconds(5), "the lost key to be served", || {
         client.run(&format!("GET {}", keys[0])).text() == "nil"
     });

@@ -92,7 +92,7 @@ impl Reader {
 
     /// A place. Without a division: there are hundreds of thousands a second.
     fn draw(&mut self) -> usize {
-        ((self.random.next() >> 32) * self.places.len() as u64 >> 32) as usize
+        (((self.random.next() >> 32) * self.places.len() as u64) >> 32) as usize
     }
 
     fn connect(&mut self) {
