@@ -113,6 +113,7 @@ use scripts::Scripts;
 use session::Session;
 use slowlog::SlowLog;
 use split::{Cut, Splits};
+pub use leaving::Adopted;
 pub use types::{Action, Conn, Memory, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
 /// Plain counts of what happened; read by whoever publishes them.
@@ -603,6 +604,9 @@ impl Proxy {
             self.flush_backend(b);
         }
         self.dirty_backends = dirty;
+        if self.leaving.active {
+            self.offer_more();
+        }
         self.flush_clients();
         actions.append(&mut self.actions);
     }
@@ -625,7 +629,7 @@ impl Proxy {
         if client.output.has_to_send() {
             let bytes = client.take_output(&mut self.client_pool);
             self.urgent |=
-                client.held_back || client.phase == Phase::Last || client.output.has_to_send();
+                client.held_back || client.ends_soon() || client.output.has_to_send();
             let socket = client.socket;
             self.tally.sends_to_clients += 1;
             let rest = client.head != NONE || client.output.has_to_send();

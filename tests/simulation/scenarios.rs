@@ -936,9 +936,9 @@ fn parcel_of(rig: &mut Rig) -> Option<Vec<u8>> {
 fn adopt(rig: &mut Rig, parcel: &[u8]) -> u32 {
     let socket = rig.socket();
     let (peer, now) = (SocketAddr::from(([10, 9, 0, 1], 1)), rig.now());
-    let (client, bytes) = rig.proxy.handle_adopted(socket, (peer, peer), parcel, now).unwrap();
-    rig.proxy.handle_received(Conn::Client(client), &bytes, now);
-    client
+    let came = rig.proxy.handle_adopted(socket, (peer, peer), parcel, now).unwrap();
+    rig.proxy.handle_received(Conn::Client(came.client), &came.bytes, now);
+    came.client
 }
 
 #[test]
