@@ -149,9 +149,9 @@ pub const MOVING_S: u64 = 1;
 /// Bytes of one frame between two processes.
 pub const HANDOVER_FRAME_MAX: u32 = 16 << 20;
 
-/// Clients of one reactor and pool that are on their way to the next process at once: the fewer, the
-/// shorter each one's pause; and those that wait for the way between two processes.
-pub const LEAVERS_MAX: usize = 64;
+/// Clients of one reactor and pool that are on their way to the next process at once: the fewer,
+/// the shorter each one's pause. And how many may wait for the way between the two processes.
+pub const LEAVERS_MAX: usize = 32;
 pub const HEIR_QUEUE_MAX: usize = 256;
 
 /// Milliseconds that the other process has for an answer, and the new one until it can serve.

@@ -1,5 +1,5 @@
-//! How long each step took by which this process took over from the one before: one line of the log,
-//! once all its clients are here.
+//! How long each step took by which this process took over from the one before: one line of the
+//! log, once all its clients are here.
 //!
 //! Not here: the steps themselves (`process`), how clients come (`reactor/passing`). Times are
 //! microseconds of the host's clock: the other process tells some of them.
@@ -99,7 +99,7 @@ mod tests {
         let none = Arrival::default();
         let one = Arrival { clients: 2, first_us: 30, last_us: 70, reply_us: 0, pause_us: 9 };
         let other = Arrival { clients: 1, first_us: 20, last_us: 20, reply_us: 50, pause_us: 4 };
-        let all = [one, none, other].iter().fold(Arrival::default(), |sum, next| joined(&sum, next));
+        let all = [none, other].iter().fold(one, |sum, next| joined(&sum, next));
         let Arrival { clients, first_us, last_us, reply_us, pause_us } = all;
         assert_eq!([clients, first_us, last_us, reply_us, pause_us], [3, 20, 70, 50, 9]);
     }

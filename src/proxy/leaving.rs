@@ -125,8 +125,8 @@ impl Proxy {
         }
     }
 
-    /// Once a turn: the next ones, as others are gone. Were all offered at once, each would wait for
-    /// all others to be passed on.
+    /// Once a turn: the next ones, as others are gone. Were all offered at once, each would wait
+    /// for all others to be passed on.
     pub(super) fn offer_more(&mut self) {
         while self.leaving.has_room()
             && let Some(c) = self.leaving.queue.pop()

@@ -96,6 +96,7 @@ use facts::Counts;
 use fanout::Mapless;
 use hold::Hold;
 use hot_keys::KeyWatch;
+pub use leaving::Adopted;
 use leaving::Leaving;
 use local::{Identity, Totals};
 use memory::Ladder;
@@ -113,7 +114,6 @@ use scripts::Scripts;
 use session::Session;
 use slowlog::SlowLog;
 use split::{Cut, Splits};
-pub use leaving::Adopted;
 pub use types::{Action, Conn, Memory, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
 /// Plain counts of what happened; read by whoever publishes them.
@@ -628,8 +628,7 @@ impl Proxy {
         }
         if client.output.has_to_send() {
             let bytes = client.take_output(&mut self.client_pool);
-            self.urgent |=
-                client.held_back || client.ends_soon() || client.output.has_to_send();
+            self.urgent |= client.held_back || client.ends_soon() || client.output.has_to_send();
             let socket = client.socket;
             self.tally.sends_to_clients += 1;
             let rest = client.head != NONE || client.output.has_to_send();

@@ -38,8 +38,8 @@ pub(super) struct Passing {
     heir: Option<Heir>,
 }
 
-/// How the clients of the process before have come to one reactor. Microseconds of the host's clock;
-/// 0: never.
+/// How the clients of the process before have come to one reactor. Microseconds of the host's
+/// clock; 0: never.
 #[derive(Clone, Debug, Default)]
 pub struct Arrival {
     pub clients: u64,
@@ -92,11 +92,8 @@ impl Worker {
     pub(super) fn listen(&mut self, arrivals: Option<Sender<Arrival>>) {
         self.passing.expecting = arrivals.is_some();
         self.passing.ahead = false;
-        self.passing.arriving = arrivals.map(|tell| Arriving {
-            so_far: Arrival::default(),
-            tell,
-            until_ms: None,
-        });
+        self.passing.arriving =
+            arrivals.map(|tell| Arriving { so_far: Arrival::default(), tell, until_ms: None });
         for (pool, mut listener) in std::mem::take(&mut self.passing.waiting) {
             if let Err(error) = listener.open(None) {
                 let address = listener.address();
@@ -206,8 +203,7 @@ impl Worker {
     #[cold]
     pub(super) fn watch_passing(&mut self) {
         if !self.passing.prepared && self.proxies.iter().all(|proxy| self.is_prepared(proxy)) {
-            // Whoever waits for it looks every few milliseconds, not each time that numbers are
-            // shown.
+            // Numbers are shown seldom, and somebody waits for this one.
             self.passing.prepared = true;
             self.count_passed();
             self.publish();
