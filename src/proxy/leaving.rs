@@ -123,6 +123,7 @@ impl Proxy {
                 false => self.let_go(c),
             }
         }
+        self.offer_more();
     }
 
     /// Once a turn: the next ones, as others are gone. Were all offered at once, each would wait

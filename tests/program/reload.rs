@@ -165,7 +165,7 @@ fn hup_and_config_set_hold_nobody_up() {
     let proxy = Filed::start(cluster.nodes[0].address(), "", admin);
     let mut client = proxy.client("");
     wait_until(seconds(10), "the map", || client.run("GET x").text() == "nil");
-    with_crowd(proxy.port, |tally| {
+    with_crowd("SIGHUP and CONFIG SET", proxy.port, |tally| {
         let calm = calm(tally);
         for n in 0..10 {
             let interval = 9_000 + n;

@@ -83,10 +83,10 @@ impl Chain {
     /// Prints the steps of the last takeover, and of the one with the longest pause.
     #[track_caller]
     fn tell_steps(&self) {
-        println!("{}", self.steps(self.started));
+        println!("G10: {}", self.steps(self.started));
         let all: Vec<String> = (2..=self.started).map(|number| self.steps(number)).collect();
         let pause = |line: &&String| (number_in(line, "longest_pause_ms=") * 10.0) as u64;
-        println!("longest: {}", all.iter().max_by_key(pause).expect("there was one"));
+        println!("G10: longest pause: {}", all.iter().max_by_key(pause).expect("there was one"));
     }
 
     /// Replaces `old`, which must end well. The new one.
@@ -102,8 +102,8 @@ impl Chain {
 }
 
 /// Clients of all kinds while `work` is done, which is told what happens to them; its result.
-/// Nothing may happen to them.
-pub fn with_crowd<T>(port: u16, work: impl FnOnce(&Tally) -> T) -> T {
+/// Nothing may happen to them. `name`: of the figure.
+pub fn with_crowd<T>(name: &str, port: u16, work: impl FnOnce(&Tally) -> T) -> T {
     let (over, tally) = (&AtomicBool::new(false), &Tally::default());
     let done = std::thread::scope(|scope| {
         for n in 0..4 {
@@ -134,7 +134,7 @@ pub fn with_crowd<T>(port: u16, work: impl FnOnce(&Tally) -> T) -> T {
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     println!(
-        "{} commands, closed between replies {}, {:?}",
+        "{name}: {} commands, closed between replies {}, {:?}",
         tally.commands.load(Relaxed),
         tally.closed_between.load(Relaxed),
         tally.faults()
@@ -176,7 +176,7 @@ fn restarts_under_load_refuse_reset_and_lose_nothing() {
     let mut chain = Chain::new(cluster.nodes[0].address());
     let mut process = Some(chain.next(&["--reactors", "2"]));
     chain.wait_serving();
-    with_crowd(chain.port, |tally| {
+    with_crowd("G10", chain.port, |tally| {
         let calm = calm(tally);
         let (start, before) = (Instant::now(), tally.connected.load(Relaxed));
         for n in 0..restarts {
@@ -188,9 +188,9 @@ fn restarts_under_load_refuse_reset_and_lose_nothing() {
         let took = start.elapsed();
         let made = tally.connected.load(Relaxed) - before;
         let rate = made * 1_000 / took.as_millis() as u64;
-        println!("{restarts} restarts in {took:.1?}: {rate} new connections/s");
+        println!("G10: {restarts} restarts in {took:.1?}: {rate} new connections/s");
         chain.tell_steps();
-        expect_no_pause(&format!("{restarts} restarts"), PAUSE_MAX, calm, tally.take_times());
+        expect_no_pause(&format!("G10: {restarts} restarts"), PAUSE_MAX, calm, tally.take_times());
     });
 }
 
@@ -201,7 +201,7 @@ fn restarts_on_a_socket_of_the_service_manager_hold_nobody_up() {
     let cluster = Cluster::three(Flavour::Redis);
     let mut chain = Chain::new(cluster.nodes[0].address());
     let mut process = Some(chain.managed());
-    with_crowd(chain.port, |tally| {
+    with_crowd("G10, the manager's socket", chain.port, |tally| {
         let calm = calm(tally);
         for _ in 0..restarts {
             std::thread::sleep(millis(50));
@@ -209,7 +209,7 @@ fn restarts_on_a_socket_of_the_service_manager_hold_nobody_up() {
             process = Some(chain.replace(old, &["--reactors", "2"]));
         }
         chain.tell_steps();
-        expect_no_pause("the manager's socket", PAUSE_MAX, calm, tally.take_times());
+        expect_no_pause("G10: the manager's socket", PAUSE_MAX, calm, tally.take_times());
     });
 }
 
