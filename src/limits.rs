@@ -157,6 +157,11 @@ pub const HEIR_QUEUE_MAX: usize = 256;
 /// Milliseconds that the other process has for an answer, and the new one until it can serve.
 pub const HANDOVER_ANSWER_MS: u64 = 5_000;
 pub const HANDOVER_READY_MS: u64 = 10_000;
+
+/// Milliseconds that a process which is to take over waits for its connections to nodes, once it
+/// knows them: some may not answer.
+pub const CONNECT_AHEAD_MS: u64 = 1_000;
+const _: () = assert!(CONNECT_AHEAD_MS * 4 < HANDOVER_READY_MS);
 const _: () = assert!(PARCEL_UNFINISHED_MAX * 4 <= HANDOVER_FRAME_MAX as usize);
 /// Percent of `memory_limit` from which on new clients are refused.
 pub const MEMORY_REFUSE_PERCENT: u64 = 90;

@@ -10,7 +10,7 @@ use crossbeam_channel::Sender;
 
 use super::{HandOver, Message, Owner, Worker, socket_of};
 use crate::handover;
-use crate::limits::HEIR_QUEUE_MAX;
+use crate::limits::{CONNECT_AHEAD_MS, HEIR_QUEUE_MAX};
 use crate::metrics::Counter;
 use crate::proxy::{Conn, Proxy};
 use crate::ring::{Listener, SocketId};
@@ -24,6 +24,8 @@ pub(super) struct Passing {
     /// Something is looked for at the end of each turn: readiness, or how clients come.
     pub watches: bool,
     prepared: bool,
+    /// Since when all pools have had their maps.
+    mapped_ms: Option<u64>,
     arriving: Option<Arriving>,
     /// Not listened to yet.
     waiting: Vec<(u16, Listener)>,
@@ -75,6 +77,7 @@ impl Passing {
             ahead,
             watches: true,
             prepared: false,
+            mapped_ms: None,
             arriving: None,
             waiting,
             shared: Vec::new(),
@@ -202,6 +205,9 @@ impl Worker {
     /// At the end of a turn, until this process serves and the clients of the one before have come.
     #[cold]
     pub(super) fn watch_passing(&mut self) {
+        if self.passing.mapped_ms.is_none() && self.proxies.iter().all(Proxy::has_map) {
+            self.passing.mapped_ms = Some(self.now.ms);
+        }
         if !self.passing.prepared && self.proxies.iter().all(|proxy| self.is_prepared(proxy)) {
             // Numbers are shown seldom, and somebody waits for this one.
             self.passing.prepared = true;
@@ -224,7 +230,9 @@ impl Worker {
     }
 
     fn is_prepared(&self, proxy: &Proxy) -> bool {
-        if self.passing.ahead { proxy.is_prepared() } else { proxy.has_map() }
+        let mapped_ms = self.passing.mapped_ms.unwrap_or(self.now.ms);
+        let waits = self.passing.ahead && self.now.ms < mapped_ms + CONNECT_AHEAD_MS;
+        if waits { proxy.is_prepared() } else { proxy.has_map() }
     }
 
     /// For those who watch, and for the process before: whether this one could serve.

@@ -201,7 +201,7 @@ fn restarts_on_a_socket_of_the_service_manager_hold_nobody_up() {
     let cluster = Cluster::three(Flavour::Redis);
     let mut chain = Chain::new(cluster.nodes[0].address());
     let mut process = Some(chain.managed());
-    with_crowd("G10, the manager's socket", chain.port, |tally| {
+    with_crowd("G10", chain.port, |tally| {
         let calm = calm(tally);
         for _ in 0..restarts {
             std::thread::sleep(millis(50));
@@ -211,6 +211,23 @@ fn restarts_on_a_socket_of_the_service_manager_hold_nobody_up() {
         chain.tell_steps();
         expect_no_pause("G10: the manager's socket", PAUSE_MAX, calm, tally.take_times());
     });
+}
+
+/// It accepts connections and says nothing on them.
+#[test]
+fn node_that_hangs_does_not_keep_the_next_process_waiting() {
+    let (cluster, mut chain, old) = chain();
+    let mut client = Client::connect(chain.port);
+    let incr = format!("INCR {}", cluster.key_on(0, "hangs"));
+    assert_eq!(client.run(&incr).text(), "1");
+    cluster.nodes[2].process.stop();
+    let start = Instant::now();
+    let _new = chain.replace(old, &["--connect-timeout-ms", "30000"]);
+    assert_eq!(client.run(&incr).text(), "2");
+    assert!(start.elapsed() < seconds(8), "{:?}", start.elapsed());
+    cluster.nodes[2].process.resume();
+    let late = format!("INCR {}", cluster.key_on(2, "hangs"));
+    wait_until(seconds(10), "the node to be used", || !client.run(&late).is_error());
 }
 
 /// Many clients do not wait for each other: each is read until shortly before it goes.
@@ -225,8 +242,8 @@ fn idle_clients_in_great_number_go_over_one_by_one() {
     chain.tell_steps();
     let steps = chain.steps(chain.started);
     assert_eq!(number_in(&steps, "clients="), CLIENTS as f64, "{steps}");
-    let (pause, all) = (number_in(&steps, "longest_pause_ms="), number_in(&steps, "total_ms="));
-    assert!(pause <= goal(PAUSE_MAX).as_millis() as f64 && pause < all, "{steps}");
+    let pause = number_in(&steps, "longest_pause_ms=");
+    assert!(pause <= goal(PAUSE_MAX).as_millis() as f64, "{steps}");
 }
 
 /// The number behind `name` in a line of the log.
