@@ -32,7 +32,7 @@ use crate::limits::{HANDOVER_ANSWER_MS, HANDOVER_READY_MS};
 use crate::ring::{Channel, Inherited, Passed, peer_user, user};
 
 /// Of this conversation and of what is in a parcel.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 const HELLO: u8 = b'H';
 const LISTENER: u8 = b'L';
@@ -176,6 +176,8 @@ pub struct TakenOver {
 /// What the door tells.
 #[derive(Debug)]
 pub enum Knock {
+    /// Somebody prepares to take over: one of the others follows.
+    Came,
     TakenOver(TakenOver),
     /// Somebody came and left, or was sent away, and why.
     Left {
@@ -268,7 +270,8 @@ fn wait_at(
             Err(_) => continue,
         }
         let mut pid = 0;
-        let knock = match hand_over(stream, listeners, next_client_id(), &mut pid) {
+        let came = || drop(tell.send(Knock::Came));
+        let knock = match hand_over(stream, listeners, next_client_id(), &mut pid, &came) {
             Ok(taken) => Knock::TakenOver(taken),
             Err(error) => Knock::Left { pid, why: reason(&error) },
         };
@@ -296,6 +299,7 @@ fn hand_over(
     listeners: &Mutex<Vec<Inherited>>,
     next_client_id: u64,
     pid: &mut u32,
+    came: &dyn Fn(),
 ) -> io::Result<TakenOver> {
     let mut channel = Channel::new(stream, ANSWER)?;
     let hello = channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -319,6 +323,7 @@ fn hand_over(
     let mut offer = std::process::id().to_le_bytes().to_vec();
     offer.extend_from_slice(&next_client_id.to_le_bytes());
     channel.send(OFFER, &offer, None)?;
+    came();
     channel.set_patience(READY)?;
     let taken = channel.receive()?.ok_or(io::ErrorKind::UnexpectedEof)?;
     if taken.kind != TAKE_OVER {
@@ -382,6 +387,7 @@ mod tests {
         assert_eq!(offer.listeners[0].address, address);
         let waits = TcpStream::connect(address).unwrap();
         let mut clients = offer.take_over(["one", "two"].into_iter()).unwrap();
+        assert!(matches!(door.knocks.recv(), Ok(Knock::Came)));
         let Ok(Knock::TakenOver(taken)) = door.knocks.recv() else { panic!("not taken over") };
         let next = Door::open(&path, vec![listening().0], || 78).unwrap();
         assert_eq!(taken.pools, ["one", "two"]);
@@ -408,6 +414,7 @@ mod tests {
         let (listener, _) = listening();
         let door = Door::open(&path, vec![listener], || 1).unwrap();
         drop(ask(&path).unwrap().expect("somebody is there"));
+        assert!(matches!(door.knocks.recv(), Ok(Knock::Came)));
         let Ok(Knock::Left { pid, why }) = door.knocks.recv() else { panic!("taken over") };
         assert_eq!(pid, std::process::id());
         assert!(why.contains("ended before it could serve"), "{why}");

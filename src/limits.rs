@@ -155,9 +155,19 @@ pub const MOVING_S: u64 = 1;
 /// Bytes of one frame between two processes.
 pub const HANDOVER_FRAME_MAX: u32 = 16 << 20;
 
+/// Clients of one reactor and pool that are on their way to the next process at once: the fewer,
+/// the shorter each one's pause. And how many may wait for the way between the two processes.
+pub const LEAVERS_MAX: usize = 32;
+pub const HEIR_QUEUE_MAX: usize = 256;
+
 /// Milliseconds that the other process has for an answer, and the new one until it can serve.
 pub const HANDOVER_ANSWER_MS: u64 = 5_000;
 pub const HANDOVER_READY_MS: u64 = 10_000;
+
+/// Milliseconds that a process which is to take over waits for its connections to nodes, once it
+/// knows them: some may not answer.
+pub const CONNECT_AHEAD_MS: u64 = 1_000;
+const _: () = assert!(CONNECT_AHEAD_MS * 4 < HANDOVER_READY_MS);
 const _: () = assert!(PARCEL_UNFINISHED_MAX * 4 <= HANDOVER_FRAME_MAX as usize);
 /// Percent of `memory_limit` from which on new clients are refused.
 pub const MEMORY_REFUSE_PERCENT: u64 = 90;

@@ -53,6 +53,8 @@ pub struct Log {
 pub struct Writer {
     thread: Option<JoinHandle<()>>,
     done: Receiver<()>,
+    /// An empty text is the end.
+    sender: Sender<String>,
 }
 
 /// Starts the writing thread. Lines graver than or equal to `level` are written.
@@ -60,21 +62,25 @@ pub fn start(level: Level) -> std::io::Result<(Log, Writer)> {
     let (sender, lines) = bounded::<String>(LOG_QUEUE_MAX);
     let (finished, done) = unbounded();
     let write = move || {
-        for line in lines {
+        for line in lines.iter().take_while(|line| !line.is_empty()) {
             // A log that cannot be written must not stop the proxy: the error has nowhere to go.
             let _ = std::io::stderr().lock().write_all(line.as_bytes());
         }
         let _ = finished.send(());
     };
     let thread = std::thread::Builder::new().name("log".to_string()).spawn(write)?;
+    let writer = Writer { thread: Some(thread), done, sender: sender.clone() };
     let log = Log { level, part: "main".into(), sender, buckets: AHashMap::new(), lost: 0 };
-    Ok((log, Writer { thread: Some(thread), done }))
+    Ok((log, writer))
 }
 
 impl Writer {
-    /// Waits until all lines are written, at most `patience`: stderr may be a pipe that nobody
-    /// reads. Every `Log` should be dropped before.
+    /// Waits until all lines so far are written, at most `patience`: stderr may be a pipe that
+    /// nobody reads. Threads that still run may have a `Log`: nothing of theirs is waited for.
     pub fn finish(mut self, patience: Duration) {
+        if self.sender.send_timeout(String::new(), patience).is_err() {
+            return;
+        }
         if self.done.recv_timeout(patience).is_ok()
             && let Some(thread) = self.thread.take()
         {

@@ -7,6 +7,8 @@
 //! For a service manager (sd_notify(3)) the moments are: `begin` has returned (READY, MAINPID),
 //! `reload` begins and ends (RELOADING), `drain` and `be_taken_over` begin (STOPPING).
 
+mod steps;
+
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread::JoinHandle;
@@ -23,6 +25,7 @@ use crate::ring::signals::{Signal, Signals};
 use crate::ring::{self, Inherited};
 use crate::serve::{Before, Threads};
 use crate::{check, log, watchdog};
+use steps::Steps;
 
 /// How often the main thread looks whether the others still live.
 const LOOK_EVERY: Duration = Duration::from_millis(watchdog::LOOK_EVERY_MS);
@@ -89,6 +92,10 @@ struct Life<'a> {
     door: Option<Door>,
     ending: Option<Ending>,
     manager: Notifier,
+    /// Of the takeover, until that is over.
+    steps: Option<Steps>,
+    /// Another process prepares to take over.
+    visited: bool,
 }
 
 /// The process is on its way out.
@@ -110,6 +117,7 @@ fn begin<'a>(
     sources: Sources<'a>,
 ) -> Result<Life<'a>, End> {
     fit_descriptors(&mut config, log);
+    let begun_us = unix_us();
     let path = config.process.handover_socket.clone();
     let mut offer = match &path {
         Some(path) => handover::ask(path).map_err(End::Failed)?,
@@ -121,24 +129,29 @@ fn begin<'a>(
         log.info(unix_us(), "preparing to take over", &fields);
         before.inherited = std::mem::take(&mut offer.listeners);
         before.client_ids = offer.next_client_id;
+        before.serves = true;
     }
+    let offered_us = unix_us();
     let mut threads =
         Threads::start(&config, log, unix_us(), before).map_err(|text| match &offer {
             Some(offer) => End::Failed(format!("{text}; process {} stays in charge", offer.pid)),
             None => End::Failed(text),
         })?;
     let listeners = threads.take_listeners();
+    let mut steps = None;
     if let Some(offer) = offer {
+        let mut course = Steps::new(offer.pid, [begun_us, offered_us, unix_us()]);
         wait_for_map(&mut threads, &offer, signals, log)?;
-        threads.listen(true);
+        course.taken_over(unix_us(), threads.listen(true));
         take_over(offer, &config, &threads, log);
+        steps = Some(course);
     } else {
         threads.listen(false);
     }
     let door = path.and_then(|path| open_door(&path, listeners, &threads, log));
     let manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
     manager.ready();
-    Ok(Life { config, sources, threads, door, ending: None, manager })
+    Ok(Life { config, sources, threads, door, ending: None, manager, steps, visited: false })
 }
 
 /// Raises the limit of descriptors, and lowers what would not fit into it.
@@ -256,18 +269,22 @@ impl Life<'_> {
     /// Signals, other processes, and a look at whether the threads still live.
     fn live(mut self, signals: &Signals, log: &mut Log) -> ExitCode {
         let mut looks = 0_u32;
+        let mut waited = Duration::ZERO;
         loop {
             if let Some(code) = self.has_ended() {
                 return code;
             }
-            match signals.wait(LOOK_EVERY) {
+            let pause = self.pause();
+            match signals.wait(pause) {
                 Ok(Some(Signal::Terminate | Signal::Interrupt)) => {
                     if !self.handle_end_signal(log) {
                         return ExitCode::from(FAILED);
                     }
                 }
                 Ok(Some(Signal::Hangup)) => self.reload(log),
+                Ok(None) if waited + pause < LOOK_EVERY => waited += pause,
                 Ok(None) => {
+                    waited = Duration::ZERO;
                     if !self.look(log) {
                         return ExitCode::from(FAILED);
                     }
@@ -282,7 +299,16 @@ impl Life<'_> {
             }
             self.handle_wishes(log);
             self.handle_knocks(log);
+            if self.steps.as_mut().is_some_and(|steps| steps.tell(log, unix_us())) {
+                self.steps = None;
+            }
         }
+    }
+
+    /// How long the main thread sleeps: seldom something waits for it.
+    fn pause(&self) -> Duration {
+        let gives = self.ending.as_ref().is_some_and(|ending| ending.giving.is_some());
+        if self.visited || gives { LOOK_SOON } else { LOOK_EVERY }
     }
 
     /// The threads have, and all clients are given away.
@@ -347,7 +373,9 @@ impl Life<'_> {
     fn handle_knocks(&mut self, log: &mut Log) {
         let knocks: Vec<Knock> = self.door.iter().flat_map(|door| door.knocks.try_iter()).collect();
         for knock in knocks {
+            self.visited = matches!(knock, Knock::Came);
             match knock {
+                Knock::Came => (),
                 Knock::TakenOver(taken) => self.be_taken_over(taken, log),
                 Knock::Left { pid, why } => {
                     let text = "another process has not taken over, this one goes on";

@@ -29,6 +29,7 @@ use crate::ring::{
 use crate::topology::{Report, Update};
 pub use facts::ReactorFacts;
 use pace::Pace;
+pub use passing::Arrival;
 use passing::Passing;
 pub use peers::{Fresh, HandOver, Message, Peer, Wish};
 
@@ -44,6 +45,8 @@ pub struct Settings {
     pub pools: Vec<Pool>,
     /// Its listening sockets, and the pool of each. Nothing is accepted before `Message::Listen`.
     pub listeners: Vec<(u16, Listener)>,
+    /// A process before this one serves: nodes are connected to before its clients come.
+    pub ahead: bool,
     /// Clients' ids are above.
     pub first_client_id: u64,
     /// Bytes that the whole process may hold; 0: no limit.
@@ -200,7 +203,7 @@ impl Worker {
         let mut proxies = Vec::new();
         let mut connect = Vec::new();
         let mut names = Vec::new();
-        let mut passing = Passing::new(settings.cpu, settings.listeners);
+        let mut passing = Passing::new(settings.cpu, settings.ahead, settings.listeners);
         let memory_sharers = u64::from(settings.reactors) * settings.pools.len() as u64;
         for (number, pool) in settings.pools.into_iter().enumerate() {
             passing.shared.push(pool.shared);
@@ -316,6 +319,9 @@ impl Worker {
         self.give_away();
         for pool in 0..self.proxies.len() {
             self.flush(pool);
+        }
+        if self.passing.watches {
+            self.watch_passing();
         }
         self.end_turn();
     }
@@ -463,7 +469,13 @@ impl Worker {
         let now = self.now;
         match update {
             Update::Map { pool, topology } => {
-                self.with(pool, |proxy| proxy.handle_topology(topology, now));
+                let ahead = self.passing.ahead;
+                self.with(pool, |proxy| {
+                    proxy.handle_topology(topology, now);
+                    if ahead {
+                        proxy.connect_ahead(now);
+                    }
+                });
             }
             Update::Slot { pool, slot, address } => {
                 self.with(pool, |proxy| proxy.handle_slot_moved(slot, address, now));

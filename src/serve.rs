@@ -22,6 +22,7 @@ use crate::limits::PEER_MESSAGES_MAX;
 use crate::log::{Level, Log};
 use crate::metrics::{self, Board, Counter, Counters};
 use crate::proxy::local::{Identity, User};
+pub use crate::reactor::Arrival;
 use crate::reactor::{self, Channels, Fresh, HandOver, Message, Peer, Reactor, Wish};
 use crate::ready::{self, Facts, Readiness};
 use crate::ring::{self, ConnectOptions, Inherited, RingSettings, Waker};
@@ -47,6 +48,8 @@ pub struct Before {
     pub managed: Vec<(Inherited, Option<String>)>,
     /// Ids of clients are above.
     pub client_ids: u64,
+    /// It serves, and gives its clients to us.
+    pub serves: bool,
 }
 
 /// What runs.
@@ -92,7 +95,7 @@ impl Threads {
         let seed = random_words()?;
         let identity = Identities::new(cpus.len(), unix_us)?;
         let memory_limit = memory_limit(process);
-        let client_ids = before.client_ids;
+        let (client_ids, ahead) = (before.client_ids, before.serves);
         let sockets = sockets::open(&config.pools, cpus.len(), before)?;
         let pools = config.pools.iter().zip(&sockets.shared);
         let pools = pools.map(|(pool, &shared)| reactor_pool(pool, process, &identity, shared));
@@ -135,6 +138,7 @@ impl Threads {
                 gather: Duration::from_micros(u64::from(process.gather_us)),
                 pools: split_limits(&pools, cpus.len()),
                 listeners,
+                ahead,
                 first_client_id: client_ids,
                 memory_limit,
                 seed: seed.map(|word| word.wrapping_add(index as u64)),
@@ -157,19 +161,24 @@ impl Threads {
     }
 
     /// Accepts clients from now on. `expecting`: others come from the process before, until
-    /// `adopter` is told `None`.
-    pub fn listen(&self, expecting: bool) {
+    /// `adopter` is told `None`; how they have come each reactor tells then.
+    pub fn listen(&self, expecting: bool) -> Receiver<Arrival> {
+        let (tell, arrivals) = unbounded();
         for peer in self.peers.iter() {
+            let message = Message::Listen { arrivals: expecting.then(|| tell.clone()) };
             // A reactor that takes no message ends the process by itself.
-            let _ = peer.messages.send_timeout(Message::Listen { expecting }, MESSAGE_WAIT);
+            let _ = peer.messages.send_timeout(message, MESSAGE_WAIT);
             peer.waker.wake();
         }
+        arrivals
     }
 
-    /// Whether every reactor knows the map of every pool, as last published.
+    /// Whether every reactor knows the map of every pool, and has connected to its nodes as far as
+    /// they can be reached.
     pub fn ready(&self) -> bool {
         let wanted = self.pools.len() * self.peers.len();
-        metrics::totals(&self.board).value(Counter::PoolsReady) == wanted as u64
+        let ready = self.board.iter().map(|shown| shown.value(Counter::PoolsReady));
+        ready.sum::<u64>() == wanted as u64
     }
 
     /// Copies of the listening sockets, once.

@@ -7,7 +7,7 @@
 #   tests/figures.sh G3 G19        these
 #   tests/figures.sh short         all of them at the size that CI runs: about four minutes
 #
-# Figures: G1 G2 G3 G4 G5 G9 G13 G14 G16 G17 G18 G19
+# Figures: G1 G2 G3 G4 G5 G9 G10 G13 G14 G16 G17 G18 G19
 #
 #   G1   wrong replies while nodes are killed, stopped, moved, cut off: 30 M commands verified, 100 faults
 #   G2   wrong replies while somebody splits replies by scripts: 1 M
@@ -15,6 +15,7 @@
 #   G4   errors seen in planned failovers, and while all slots move; the longest stall
 #   G5   time from the cluster's first good reply after a primary was killed to the first through the proxy
 #   G9   streams of odd bytes answered otherwise than by the server
+#   G10  100 restarts with clients of all kinds: what they lose (nothing), slowest reply, steps of the takeover
 #   G13  idle clients that are served at the end; G14: bytes and CPU that they cost
 #   G16  p99 of other nodes while one is stopped, refuses, is black-holed, or accepts and says nothing
 #   G17  CLUSTER calls a second in a storm of MOVED; requests sent for each asked while a node refuses
@@ -25,7 +26,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-ALL="G1 G2 G3 G4 G5 G9 G13 G14 G16 G17 G18 G19"
+ALL="G1 G2 G3 G4 G5 G9 G10 G13 G14 G16 G17 G18 G19"
 
 main() {
     case "${1-}" in
@@ -65,6 +66,7 @@ tests_of() {
     case $1 in
     G2) echo "--test cases -- --nocapture --test-threads 1 fence::" ;;
     G9) echo "--test conformance -- --nocapture --test-threads 1 streams::" ;;
+    G10) echo "--test program -- --nocapture --test-threads 1 restarts_" ;;
     G14) echo "--test chaos -- --nocapture --test-threads 1 g13_g14_" ;;
     *) echo "--test chaos -- --nocapture --test-threads 1 ${1,,}_" ;;
     esac

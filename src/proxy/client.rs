@@ -253,6 +253,11 @@ impl Client {
         self.has_room(self.room(requests_max), output_soft)
     }
 
+    /// Whether it goes, or is given away, when its last reply is out.
+    pub fn ends_soon(&self) -> bool {
+        self.phase == Phase::Last || self.leaving
+    }
+
     /// Whether a client that was held back may go on: under the low marks, so that it does not
     /// stop and go at each request.
     pub fn may_resume(&self, requests_max: u32, output_soft: usize) -> bool {

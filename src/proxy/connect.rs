@@ -386,6 +386,28 @@ impl Proxy {
         }
     }
 
+    /// Connects to every primary before somebody asks for it: clients of the process before are not
+    /// to wait for that.
+    pub fn connect_ahead(&mut self, now: Now) {
+        self.now = now;
+        for node in self.nodes.indexes() {
+            if !self.nodes[node].present || !self.nodes[node].primary || !self.nodes[node].healthy {
+                continue;
+            }
+            for version in [Version::Resp2, Version::Resp3] {
+                let b = self.shared_backend(node, version, 0);
+                if self.backends[b as usize].phase == Phase::Idle {
+                    self.usable(b);
+                }
+            }
+        }
+    }
+
+    /// Whether it knows the slots' nodes, and has connected to them where that can be done.
+    pub fn is_prepared(&self) -> bool {
+        self.has_map() && !self.connecting()
+    }
+
     pub(super) fn connecting(&self) -> bool {
         let busy = [Phase::Connecting, Phase::Handshake, Phase::Closing];
         self.backends.iter().any(|backend| busy.contains(&backend.phase))

@@ -23,12 +23,19 @@ use super::types::{Action, NONE, Now, Socket};
 use super::{Proxy, local};
 use crate::command::Args;
 use crate::limits::{
-    DRAIN_PATIENCE_MS, DRAIN_QUIET_MS, HANDOVER_FRAME_MAX, MOVING_S, PARCEL_UNFINISHED_MAX,
+    DRAIN_PATIENCE_MS, DRAIN_QUIET_MS, HANDOVER_FRAME_MAX, LEAVERS_MAX, MOVING_S,
+    PARCEL_UNFINISHED_MAX,
 };
 use crate::resp::Version;
 
 /// Between two looks at those who are still here.
 const LOOK_EVERY_MS: u64 = 20;
+
+/// The same for those whose turn has not come.
+const LOOK_SOON_MS: u64 = 2;
+
+/// A client that is on its way for so long waits for its node, and is in nobody's way.
+const SLOW_US: u64 = 20_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Leaving {
@@ -41,12 +48,48 @@ pub(super) struct Leaving {
     /// Until then those who were told to go elsewhere may do so.
     moving_ms: u64,
     next_look_ms: u64,
+    /// Not read any more, since when (microseconds of the host), and not given away yet.
+    under_way: Vec<(u32, u64)>,
+    /// Of these, who are for long.
+    slow: usize,
+    /// Those whose turn has not come; the next one is at the end. They are served meanwhile.
+    queue: Vec<u32>,
+    /// The driver has more of them than the next process takes.
+    held: bool,
+    soon_ms: u64,
 }
 
 impl Leaving {
     pub fn next_deadline(&self) -> u64 {
-        if self.active { self.next_look_ms } else { u64::MAX }
+        if self.active { self.next_look_ms.min(self.soon_ms) } else { u64::MAX }
     }
+
+    fn has_room(&self) -> bool {
+        !self.held && self.under_way.len() - self.slow < LEAVERS_MAX
+    }
+
+    /// It is on its way no more. Since when it was.
+    fn end(&mut self, c: u32, now_us: u64) -> Option<u64> {
+        let at = self.under_way.iter().position(|&(other, _)| other == c)?;
+        let (_, since_us) = self.under_way.swap_remove(at);
+        self.count_slow(now_us);
+        Some(since_us)
+    }
+
+    fn count_slow(&mut self, now_us: u64) {
+        let is_slow = |&&(_, since): &&(u32, u64)| now_us.saturating_sub(since) > SLOW_US;
+        self.slow = self.under_way.iter().filter(is_slow).count();
+    }
+}
+
+/// A client that came from the process before.
+#[derive(Debug)]
+pub struct Adopted {
+    pub client: u32,
+    /// To be handled as if they had been received.
+    pub bytes: Vec<u8>,
+    /// Since when nobody has read what it sends, microseconds of the host's clock.
+    pub stopped_us: u64,
 }
 
 impl Proxy {
@@ -69,12 +112,35 @@ impl Proxy {
             patience_ms: now.ms + DRAIN_PATIENCE_MS,
             moving_ms: now.ms + MOVING_S * 1_000,
             next_look_ms: now.ms + LOOK_EVERY_MS,
+            soon_ms: u64::MAX,
+            ..Leaving::default()
         };
         let open: Vec<u32> = self.clients.indexes().collect();
         for &c in &open {
             self.tell_moving(c);
+            match gives && may_be_given(&self.clients[c]) {
+                true => self.leaving.queue.push(c),
+                false => self.let_go(c),
+            }
+        }
+        self.offer_more();
+    }
+
+    /// Once a turn: the next ones, as others are gone. Were all offered at once, each would wait
+    /// for all others to be passed on.
+    pub(super) fn offer_more(&mut self) {
+        while self.leaving.has_room()
+            && let Some(c) = self.leaving.queue.pop()
+        {
             self.let_go(c);
         }
+        let waits = !self.leaving.queue.is_empty();
+        self.leaving.soon_ms = if waits { self.now.ms + LOOK_SOON_MS } else { u64::MAX };
+    }
+
+    /// The driver has as many as the next process takes for now, or has no longer.
+    pub fn hold_offers(&mut self, held: bool) {
+        self.leaving.held = held;
     }
 
     /// Looks at all who are still here.
@@ -83,6 +149,10 @@ impl Proxy {
             return;
         }
         self.leaving.next_look_ms = self.now.ms + LOOK_EVERY_MS;
+        let clients = &self.clients;
+        let is_here = |&(c, _): &(u32, u64)| clients[c].leaving && clients[c].phase == Phase::Open;
+        self.leaving.under_way.retain(is_here);
+        self.leaving.count_slow(self.now.unix_us);
         let open: Vec<u32> = self.clients.indexes().collect();
         for c in open {
             self.let_go(c);
@@ -101,6 +171,7 @@ impl Proxy {
             // It began something with what was in flight: that is to be ended here.
             self.clients[c].leaving = false;
             self.clients[c].offered = false;
+            self.leaving.end(c, self.now.unix_us);
             self.read_or_not(c);
             return self.after_progress(c);
         }
@@ -132,16 +203,22 @@ impl Proxy {
         }
     }
 
-    /// Has the client read no more, and the driver take it once all is answered.
+    /// If there is room, has the client read no more, and the driver take it once all is answered.
     fn offer(&mut self, c: u32) {
         let client = &mut self.clients[c];
         if !client.leaving {
+            if !self.leaving.has_room() {
+                return;
+            }
             client.leaving = true;
+            self.leaving.under_way.push((c, self.now.unix_us));
             self.read_or_not(c);
         }
         let client = &mut self.clients[c];
         if client.is_done() && !client.offered {
             client.offered = true;
+            // It may be released at once, and nothing else wakes the driver for it.
+            self.urgent = true;
             self.actions.push(Action::Offer { client: c, socket: client.socket });
         }
     }
@@ -164,18 +241,19 @@ impl Proxy {
         let bytes = partial.map_or_else(Vec::new, |partial| partial.into_waiting());
         let mark = self.identity.mark_of(client.session.user.as_deref());
         self.tally.clients_given += 1;
-        Some(Parcel::of(&client.session, mark, now.ms, bytes).encode())
+        let mut parcel = Parcel::of(&client.session, mark, now.ms, bytes);
+        parcel.stopped_us = self.leaving.end(c, now.unix_us).unwrap_or(now.unix_us);
+        Some(parcel.encode())
     }
 
-    /// A client of the process before this one. Its number, and bytes to be handled as if they
-    /// had been received. Error: it cannot be taken, and why.
+    /// A client of the process before this one. Error: it cannot be taken, and why.
     pub fn handle_adopted(
         &mut self,
         socket: Socket,
         (peer, local): (SocketAddr, SocketAddr),
         parcel: &[u8],
         now: Now,
-    ) -> Result<(u32, Vec<u8>), &'static str> {
+    ) -> Result<Adopted, &'static str> {
         self.now = now;
         let parcel = Parcel::decode(parcel).ok_or("it came garbled")?;
         if self.clients.open_count() >= self.settings.clients_max as usize {
@@ -195,7 +273,7 @@ impl Proxy {
         session.seat = seat;
         let c = self.clients.open(socket, session);
         self.clients[c].refresh_plain();
-        Ok((c, parcel.bytes))
+        Ok(Adopted { client: c, bytes: parcel.bytes, stopped_us: parcel.stopped_us })
     }
 
     /// CLIENT MAINT_NOTIFICATIONS.

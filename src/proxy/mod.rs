@@ -98,6 +98,7 @@ use fanout::Mapless;
 use hold::Hold;
 use hot_keys::KeyWatch;
 use irregular::Irregular;
+pub use leaving::Adopted;
 use leaving::Leaving;
 use local::{Identity, Totals};
 use memory::Ladder;
@@ -611,6 +612,9 @@ impl Proxy {
             self.flush_backend(b);
         }
         self.dirty_backends = dirty;
+        if self.leaving.active {
+            self.offer_more();
+        }
         self.flush_clients();
         actions.append(&mut self.actions);
     }
@@ -632,8 +636,7 @@ impl Proxy {
         }
         if client.output.has_to_send() {
             let bytes = client.take_output(&mut self.client_pool);
-            self.urgent |=
-                client.held_back || client.phase == Phase::Last || client.output.has_to_send();
+            self.urgent |= client.held_back || client.ends_soon() || client.output.has_to_send();
             let socket = client.socket;
             self.tally.sends_to_clients += 1;
             let rest = client.head != NONE || client.output.has_to_send();

@@ -26,6 +26,8 @@ pub(super) struct Parcel {
     pub id: u64,
     pub connected_ago: u64,
     pub active_ago: u64,
+    /// When it was last read, microseconds of the host's clock: for telling how long that took.
+    pub stopped_us: u64,
     /// A mark of the user's password (`Identity::mark_of`): it may be another over there.
     pub mark: [u8; 20],
     pub drawn: u32,
@@ -59,6 +61,7 @@ impl Parcel {
             id: session.id,
             connected_ago: now_ms.saturating_sub(session.connected_ms),
             active_ago: now_ms.saturating_sub(session.active_ms),
+            stopped_us: 0,
             mark,
             drawn: session.drawn,
             database: session.database,
@@ -98,7 +101,7 @@ impl Parcel {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(64 + self.bytes.len());
-        for number in [self.id, self.connected_ago, self.active_ago] {
+        for number in [self.id, self.connected_ago, self.active_ago, self.stopped_us] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(&self.mark);
@@ -119,6 +122,7 @@ impl Parcel {
     pub fn decode(mut from: &[u8]) -> Option<Parcel> {
         let from = &mut from;
         let [id, connected_ago, active_ago] = [long(from)?, long(from)?, long(from)?];
+        let stopped_us = long(from)?;
         let mark = take(from, 20)?.try_into().ok()?;
         let drawn = short(from)?;
         let database = short(from)?;
@@ -130,6 +134,7 @@ impl Parcel {
             id,
             connected_ago,
             active_ago,
+            stopped_us,
             mark,
             drawn,
             database,
@@ -193,6 +198,7 @@ mod tests {
     fn session_is_the_same_over_there() {
         let old = session();
         let sent = Parcel::of(&old, [5; 20], 1_000, b"*1\r\n$4\r\nPI".to_vec());
+        let sent = Parcel { stopped_us: 1_700_000_000_000_000, ..sent };
         let came = Parcel::decode(&sent.encode()).unwrap();
         assert_eq!(came, sent);
         assert_eq!(came.bytes, b"*1\r\n$4\r\nPI");

@@ -10,14 +10,23 @@ use crossbeam_channel::Sender;
 
 use super::{HandOver, Message, Owner, Worker, socket_of};
 use crate::handover;
+use crate::limits::{CONNECT_AHEAD_MS, HEIR_QUEUE_MAX};
 use crate::metrics::Counter;
-use crate::proxy::Conn;
+use crate::proxy::{Conn, Proxy};
 use crate::ring::{Listener, SocketId};
 
 /// What one reactor keeps for it.
 pub(super) struct Passing {
     /// For the first line of the log.
     pub cpu: Option<core_affinity::CoreId>,
+    /// Nodes are connected to before anybody asks, as clients are to come who wait already.
+    pub ahead: bool,
+    /// Something is looked for at the end of each turn: readiness, or how clients come.
+    pub watches: bool,
+    prepared: bool,
+    /// Since when all pools have had their maps.
+    mapped_ms: Option<u64>,
+    arriving: Option<Arriving>,
     /// Not listened to yet.
     waiting: Vec<(u16, Listener)>,
     /// For each pool: some reactors have no listening socket of it.
@@ -31,13 +40,45 @@ pub(super) struct Passing {
     heir: Option<Heir>,
 }
 
+/// How the clients of the process before have come to one reactor. Microseconds of the host's
+/// clock; 0: never.
+#[derive(Clone, Debug, Default)]
+pub struct Arrival {
+    pub clients: u64,
+    pub first_us: u64,
+    pub last_us: u64,
+    /// The first reply to any client.
+    pub reply_us: u64,
+    /// How long one of them was read by nobody, at most.
+    pub pause_us: u64,
+}
+
+struct Arriving {
+    so_far: Arrival,
+    tell: Sender<Arrival>,
+    /// Not before all have come: until then at most a reply is waited for.
+    until_ms: Option<u64>,
+}
+
+/// How long a first reply is waited for: perhaps nobody asks.
+const REPLY_WAIT_MS: u64 = 1_000;
+
 /// Where they go: for each pool its index over there, and the way.
 type Heir = (Arc<[Option<u16>]>, Sender<handover::Client>);
 
 impl Passing {
-    pub fn new(cpu: Option<core_affinity::CoreId>, waiting: Vec<(u16, Listener)>) -> Passing {
+    pub fn new(
+        cpu: Option<core_affinity::CoreId>,
+        ahead: bool,
+        waiting: Vec<(u16, Listener)>,
+    ) -> Passing {
         Passing {
             cpu,
+            ahead,
+            watches: true,
+            prepared: false,
+            mapped_ms: None,
+            arriving: None,
             waiting,
             shared: Vec::new(),
             expecting: false,
@@ -51,8 +92,11 @@ impl Passing {
 impl Worker {
     /// Accepts clients from now on.
     #[cold]
-    pub(super) fn listen(&mut self, expecting: bool) {
-        self.passing.expecting = expecting;
+    pub(super) fn listen(&mut self, arrivals: Option<Sender<Arrival>>) {
+        self.passing.expecting = arrivals.is_some();
+        self.passing.ahead = false;
+        self.passing.arriving =
+            arrivals.map(|tell| Arriving { so_far: Arrival::default(), tell, until_ms: None });
         for (pool, mut listener) in std::mem::take(&mut self.passing.waiting) {
             if let Err(error) = listener.open(None) {
                 let address = listener.address();
@@ -63,6 +107,7 @@ impl Worker {
             self.ring.listen(listener);
             self.listeners.push(pool);
         }
+        self.passing.watches = true;
         self.tell_start();
     }
 
@@ -98,12 +143,14 @@ impl Worker {
             return self.ring.close(id);
         };
         match proxy.handle_adopted(socket_of(id), addresses, &parcel, self.now) {
-            Ok((client, bytes)) => {
-                let conn = Conn::Client(client);
+            Ok(came) => {
+                let conn = Conn::Client(came.client);
                 self.own(id, Owner::Of { pool, conn });
-                self.ring.receive(id, true);
-                if !bytes.is_empty() {
-                    self.proxies[usize::from(pool)].handle_received(conn, &bytes, self.now);
+                // What it has sent meanwhile is there already.
+                self.ring.receive(id, false);
+                self.note_arrival(came.stopped_us);
+                if !came.bytes.is_empty() {
+                    self.proxies[usize::from(pool)].handle_received(conn, &came.bytes, self.now);
                 }
             }
             Err(why) => {
@@ -136,13 +183,65 @@ impl Worker {
         self.passing.heir = Some((how.pools, how.heir));
     }
 
+    fn note_arrival(&mut self, stopped_us: u64) {
+        let now_us = self.now.unix_us;
+        let Some(Arriving { so_far, .. }) = &mut self.passing.arriving else { return };
+        so_far.clients += 1;
+        so_far.last_us = now_us;
+        if so_far.first_us == 0 {
+            so_far.first_us = now_us;
+        }
+        so_far.pause_us = so_far.pause_us.max(now_us.saturating_sub(stopped_us));
+    }
+
+    #[cold]
+    pub(super) fn note_all_came(&mut self) {
+        self.passing.expecting = false;
+        if let Some(arriving) = &mut self.passing.arriving {
+            arriving.until_ms = Some(self.now.ms + REPLY_WAIT_MS);
+        }
+    }
+
+    /// At the end of a turn, until this process serves and the clients of the one before have come.
+    #[cold]
+    pub(super) fn watch_passing(&mut self) {
+        if self.passing.mapped_ms.is_none() && self.proxies.iter().all(Proxy::has_map) {
+            self.passing.mapped_ms = Some(self.now.ms);
+        }
+        if !self.passing.prepared && self.proxies.iter().all(|proxy| self.is_prepared(proxy)) {
+            // Numbers are shown seldom, and somebody waits for this one.
+            self.passing.prepared = true;
+            self.count_passed();
+            self.publish();
+        }
+        let now = self.now;
+        if let Some(Arriving { so_far, tell, until_ms }) = &mut self.passing.arriving {
+            let sends: u64 = self.proxies.iter().map(|proxy| proxy.tally.sends_to_clients).sum();
+            if so_far.reply_us == 0 && sends > 0 {
+                so_far.reply_us = now.unix_us;
+            }
+            let answered = so_far.clients == 0 || so_far.reply_us > 0;
+            if until_ms.is_some_and(|until| answered || now.ms >= until) {
+                let _ = tell.send(std::mem::take(so_far));
+                self.passing.arriving = None;
+            }
+        }
+        self.passing.watches = !self.passing.prepared || self.passing.arriving.is_some();
+    }
+
+    fn is_prepared(&self, proxy: &Proxy) -> bool {
+        let mapped_ms = self.passing.mapped_ms.unwrap_or(self.now.ms);
+        let waits = self.passing.ahead && self.now.ms < mapped_ms + CONNECT_AHEAD_MS;
+        if waits { proxy.is_prepared() } else { proxy.has_map() }
+    }
+
     /// For those who watch, and for the process before: whether this one could serve.
     pub(super) fn count_passed(&mut self) {
         let (mut given, mut taken, mut ready) = (0, 0, 0);
         for proxy in &self.proxies {
             given += proxy.tally.clients_given;
             taken += proxy.tally.clients_taken;
-            ready += u64::from(proxy.has_map());
+            ready += u64::from(self.is_prepared(proxy));
         }
         self.counters.set(Counter::ClientsGiven, given);
         self.counters.set(Counter::ClientsTaken, taken);
@@ -152,7 +251,7 @@ impl Worker {
     /// Once a turn: gives away what the ring has let go of.
     #[inline]
     pub(super) fn give_away(&mut self) {
-        if !self.passing.offered.is_empty() {
+        if self.passing.heir.is_some() {
             self.give_offered();
         }
     }
@@ -175,6 +274,10 @@ impl Worker {
             let Some(pool) = pools.get(usize::from(pool)).copied().flatten() else { continue };
             // If the other has died, the client sees its connection end between two replies.
             let _ = heir.send(handover::Client { pool, parcel, fd });
+        }
+        if let Some((_, heir)) = &self.passing.heir {
+            let held = heir.len() >= HEIR_QUEUE_MAX;
+            self.proxies.iter_mut().for_each(|proxy| proxy.hold_offers(held));
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Sender, TrySendError};
 
-use super::{Pace, Pool, ReactorFacts, Worker, busy_poll};
+use super::{Arrival, Pace, Pool, ReactorFacts, Worker, busy_poll};
 use crate::handover;
 use crate::log::Level;
 use crate::proxy::Proxy;
@@ -46,10 +46,10 @@ pub enum Message {
     Left {
         from: u16,
     },
-    /// From the main thread: accept from now on. `expecting`: clients of the process before come,
-    /// until `AllCame`.
+    /// From the main thread: accept from now on. `arrivals`: clients of the process before come,
+    /// until `AllCame`, and it is to be told how.
     Listen {
-        expecting: bool,
+        arrivals: Option<Sender<Arrival>>,
     },
     AllCame,
     /// A client's socket: of one that another reactor has accepted, or of the process before this
@@ -225,8 +225,8 @@ impl Worker {
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
                 }
-                Message::Listen { expecting } => self.listen(expecting),
-                Message::AllCame => self.passing.expecting = false,
+                Message::Listen { arrivals } => self.listen(arrivals),
+                Message::AllCame => self.note_all_came(),
                 Message::Adopt { pool, fd, parcel } => self.adopt(pool, fd, parcel),
                 Message::HandOver(how) => self.begin_to_hand_over(how),
                 Message::Configure(fresh) => self.configure(&fresh),

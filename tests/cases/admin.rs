@@ -80,7 +80,8 @@ fn metrics_tell_of_commands_nodes_errors_and_times() {
             client.call(&["EVAL", "return redis.call('LPUSH', KEYS[1])", "1", "m:1"]).is_error()
         );
     }
-    let after = wait_metric(rig.port, "ringway_crossslot_refusals_total", &[], 5.0);
+    // The last one's: what is shown is of some moment of the last second.
+    let after = wait_metric(rig.port, "ringway_error_replies_total", &[], 15.0);
     let grown =
         |name: &str, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
     assert_eq!(grown("ringway_commands_total", &[("command", "set"), ("class", "write")]), 3_000.0);
@@ -347,8 +348,10 @@ fn hot_and_big_keys_are_named_to_the_admin_alone() {
     assert_eq!(big.len(), 2, "{big:?}");
     assert_eq!((&*big[0][0], &*big[0][2]), ("\"big:1\"", "\"set\""), "{big:?}");
     assert_eq!((&*big[1][0], &*big[1][2], &*big[1][3]), ("\"big:2\"", "\"get\"", "2"), "{big:?}");
-    let metrics = wait_metric(rig.port, "ringway_big_values_total", &[], 3.0);
-    assert!(metrics.sum("ringway_keys_sampled_total", &[]) > 100.0);
+    // What is shown may be a second old: of a time at which the big values were there already, and
+    // few of the others.
+    let metrics = wait_metric(rig.port, "ringway_keys_sampled_total", &[], 101.0);
+    assert!(metrics.sum("ringway_big_values_total", &[]) >= 3.0);
     assert!(metrics.sum("ringway_hottest_keys_ratio", &[]) > 0.3);
     assert_eq!(client.run("PROXY BIGKEYS RESET").text(), "OK");
     assert_eq!(client.run("PROXY BIGKEYS").items().len(), 0);

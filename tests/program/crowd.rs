@@ -26,10 +26,17 @@ pub struct Tally {
     pub errors: AtomicU64,
     /// Milliseconds that a reply took at most.
     pub slowest: AtomicU64,
+    /// Milliseconds at most between two replies of one of the busy clients.
+    pub gap: AtomicU64,
     pub last_error: std::sync::Mutex<String>,
 }
 
 impl Tally {
+    /// Slowest reply and longest gap since this was last asked, milliseconds.
+    pub fn take_times(&self) -> (u64, u64) {
+        (self.slowest.swap(0, Relaxed), self.gap.swap(0, Relaxed))
+    }
+
     pub fn faults(&self) -> [(&'static str, u64); 5] {
         [
             ("refused", self.refused.load(Relaxed)),
@@ -191,6 +198,35 @@ pub fn pipeliner(port: u16, name: &str, depth: usize, over: &AtomicBool, tally: 
         }
         if !goes_on {
             expected = resume_at(port, &key, tally);
+        }
+    }
+}
+
+/// Many that stay connected and ask again as soon as they are answered. `count` of them, in turn.
+pub fn busy(port: u16, name: &str, count: usize, over: &AtomicBool, tally: &Tally) {
+    let keys: Vec<String> = (0..count).map(|n| format!("crowd:{name}:{n}")).collect();
+    let requests: Vec<Vec<u8>> = keys.iter().map(|key| request(&["INCR", key])).collect();
+    let mut expected = vec![0; count];
+    let mut lines: Vec<Option<Line>> = keys.iter().map(|_| Line::connect(port, tally)).collect();
+    let mut last: Vec<Option<Instant>> = vec![None; count];
+    while !over.load(Relaxed) {
+        for n in 0..count {
+            if lines[n].as_mut().is_none_or(|line| !line.send(&requests[n], 1)) {
+                expected[n] = resume_at(port, &keys[n], tally);
+                lines[n] = Line::connect(port, tally);
+                last[n] = None;
+            }
+        }
+        for n in 0..count {
+            let Some(line) = lines[n].as_mut().filter(|line| line.owed > 0) else { continue };
+            if !line.count(&mut expected[n]) {
+                lines[n] = None;
+                continue;
+            }
+            let now = Instant::now();
+            if let Some(last) = last[n].replace(now) {
+                tally.gap.fetch_max((now - last).as_millis() as u64, Relaxed);
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use rustix::process::Signal;
 
+use crate::restart::{calm, expect_no_pause, with_crowd};
 use crate::support::client::{Client, Got};
 use crate::support::cluster::{Cluster, Flavour};
 use crate::support::ports::free_port;
@@ -154,6 +155,27 @@ fn hup_moves_to_another_seed_and_login() {
     wait_until(seconds(5), "the nodes to refuse", || client.run("GET x").is_error());
     proxy.reload("", "node_password = \"secret\"", READ);
     wait_until(seconds(10), "the new login", || client.run("GET x").text() == "nil");
+}
+
+/// Each of them changes options back and forth that reactors and the topology thread take over.
+#[test]
+fn hup_and_config_set_hold_nobody_up() {
+    let cluster = Cluster::three(Flavour::Redis);
+    let admin = "admin_user = \"default\"\n";
+    let proxy = Filed::start(cluster.nodes[0].address(), "", admin);
+    let mut client = proxy.client("");
+    wait_until(seconds(10), "the map", || client.run("GET x").text() == "nil");
+    with_crowd("SIGHUP and CONFIG SET", proxy.port, |tally| {
+        let calm = calm(tally);
+        for n in 0..10 {
+            let interval = 9_000 + n;
+            proxy.reload("", &format!("{admin}refresh_interval_ms = {interval}"), READ);
+            let set = format!("CONFIG SET slowlog_max_len {} gather_us {}", 100 + n, n * 50);
+            assert_eq!(client.run(&set).text(), "OK");
+            assert_eq!(client.run(&format!("CONFIG SET maxclients {}", 900 + n)).text(), "OK");
+        }
+        expect_no_pause("10 times SIGHUP and CONFIG SET", millis(50), calm, tally.take_times());
+    });
 }
 
 // --- CONFIG SET -------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 //! Not here: what the options mean, plain ends by signals (`program`).
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::crowd::{self, Tally};
 use crate::support::client::{Client, Got};
@@ -11,7 +11,7 @@ use crate::support::cluster::{Cluster, Flavour};
 use crate::support::ports::free_port;
 use crate::support::process::{Folder, Process};
 use crate::support::proxy::program;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, seconds, wait_until};
 
 /// Processes one after the other at the same address.
 struct Chain {
@@ -58,6 +58,37 @@ impl Chain {
         });
     }
 
+    /// The first one, on a socket that the service manager has opened.
+    fn managed(&mut self) -> Process {
+        self.started += 1;
+        let (listen, socket) = (format!("127.0.0.1:{}", self.port), self.socket());
+        let args = ["--listen", &listen, "--node", &self.node, "--handover-socket", &socket];
+        let args = [&args[..], &["--reactors", "2"]].concat();
+        let process = as_manager(self.port, "", &args, &self.log_file(self.started));
+        self.wait_serving();
+        process
+    }
+
+    /// The line in which that process says how long the takeover took, once it does.
+    #[track_caller]
+    fn steps(&self, number: usize) -> String {
+        let found = || {
+            let log = self.log(number);
+            log.lines().find(|line| line.contains("handover finished")).map(str::to_owned)
+        };
+        wait_until(seconds(5), "the steps of the takeover in the log", || found().is_some());
+        found().expect("it was there")
+    }
+
+    /// Prints the steps of the last takeover, and of the one with the longest pause.
+    #[track_caller]
+    fn tell_steps(&self) {
+        println!("G10: {}", self.steps(self.started));
+        let all: Vec<String> = (2..=self.started).map(|number| self.steps(number)).collect();
+        let pause = |line: &&String| (number_in(line, "longest_pause_ms=") * 10.0) as u64;
+        println!("G10: longest pause: {}", all.iter().max_by_key(pause).expect("there was one"));
+    }
+
     /// Replaces `old`, which must end well. The new one.
     #[track_caller]
     fn replace(&mut self, mut old: Process, more: &[&str]) -> Process {
@@ -70,18 +101,11 @@ impl Chain {
     }
 }
 
-/// G10: 100 restarts with RINGWAY_LONG.
-#[test]
-fn restarts_under_load_refuse_reset_and_lose_nothing() {
-    let restarts = if std::env::var_os("RINGWAY_LONG").is_some() { 100 } else { 8 };
-    let cluster = Cluster::three(Flavour::Redis);
-    let mut chain = Chain::new(cluster.nodes[0].address());
-    let mut process = Some(chain.next(&["--reactors", "2"]));
-    chain.wait_serving();
-    let (over, tally, port) = (AtomicBool::new(false), Tally::default(), chain.port);
-    let (over, tally) = (&over, &tally);
-    let start = Instant::now();
-    let took = std::thread::scope(|scope| {
+/// Clients of all kinds while `work` is done, which is told what happens to them; its result.
+/// Nothing may happen to them. `name`: of the figure.
+pub fn with_crowd<T>(name: &str, port: u16, work: impl FnOnce(&Tally) -> T) -> T {
+    let (over, tally) = (&AtomicBool::new(false), &Tally::default());
+    let done = std::thread::scope(|scope| {
         for n in 0..4 {
             let name = format!("new-{n}");
             scope.spawn(move || crowd::newcomers(port, &name, 300, over, tally));
@@ -92,40 +116,140 @@ fn restarts_under_load_refuse_reset_and_lose_nothing() {
         }
         for n in 0..2 {
             let name = format!("talk-{n}");
-            let pause = std::time::Duration::from_micros(500 + 700 * n);
+            let pause = Duration::from_micros(500 + 700 * n);
             scope.spawn(move || crowd::talker(port, &name, pause, over, tally));
         }
         for n in 0..8 {
             let name = format!("idle-{n}");
             scope.spawn(move || crowd::idler(port, &name, over, tally));
         }
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for n in 0..restarts {
-                std::thread::sleep(millis(50));
-                let reactors = ["1", "3", "2", "2"][n % 4];
-                let old = process.take().expect("one runs");
-                process = Some(chain.replace(old, &["--reactors", reactors]));
-            }
-        }));
-        let took = start.elapsed();
+        // 200 in all.
+        for n in 0..4 {
+            let name = format!("busy-{n}");
+            scope.spawn(move || crowd::busy(port, &name, 50, over, tally));
+        }
+        let work = std::panic::AssertUnwindSafe(|| work(tally));
+        let done = std::panic::catch_unwind(work);
         over.store(true, Relaxed);
-        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        took
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    let (made, commands) = (tally.connected.load(Relaxed), tally.commands.load(Relaxed));
-    let rate = made * 1_000 / took.as_millis() as u64;
     println!(
-        "{restarts} restarts in {took:.1?}: {rate} new connections/s, {commands} commands, slowest \
-         reply {} ms, closed between replies {}, {:?}",
-        tally.slowest.load(Relaxed),
+        "{name}: {} commands, closed between replies {}, {:?}",
+        tally.commands.load(Relaxed),
         tally.closed_between.load(Relaxed),
         tally.faults()
     );
-    let last = tally.last_error.lock().unwrap().clone();
-    let told = format!("{tally:?}\n{last}\n{}", chain.log(chain.started));
+    let told = format!("{tally:?}");
     assert!(tally.faults().iter().all(|&(_, count)| count == 0), "{told}");
     assert_eq!(tally.closed_between.load(Relaxed), 0, "{told}");
-    assert!(commands > 1_000, "{told}");
+    assert!(tally.commands.load(Relaxed) > 1_000, "{told}");
+    done
+}
+
+/// Slowest reply and longest gap, milliseconds, without anything else than the crowd.
+pub fn calm(tally: &Tally) -> (u64, u64) {
+    std::thread::sleep(millis(300));
+    tally.take_times();
+    std::thread::sleep(millis(1_000));
+    tally.take_times()
+}
+
+/// Nobody may be held up longer than `limit` and what others on this machine do without it.
+pub fn expect_no_pause(what: &str, limit: Duration, calm: (u64, u64), times: (u64, u64)) {
+    let ((calm_reply, calm_gap), (reply, gap)) = (calm, times);
+    println!(
+        "{what}: slowest reply {reply} ms, longest gap between replies {gap} ms (a second before: \
+         {calm_reply} ms, {calm_gap} ms)"
+    );
+    let most = goal(limit).as_millis() as u64 + 2 * calm_reply.max(calm_gap);
+    assert!(reply.max(gap) <= most, "{what}: {reply} ms and {gap} ms, at most {most} ms");
+}
+
+/// Who takes part in a restart pauses no longer.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// G10: 100 restarts with RINGWAY_LONG.
+#[test]
+fn restarts_under_load_refuse_reset_and_lose_nothing() {
+    let restarts = if std::env::var_os("RINGWAY_LONG").is_some() { 100 } else { 8 };
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut chain = Chain::new(cluster.nodes[0].address());
+    let mut process = Some(chain.next(&["--reactors", "2"]));
+    chain.wait_serving();
+    with_crowd("G10", chain.port, |tally| {
+        let calm = calm(tally);
+        let (start, before) = (Instant::now(), tally.connected.load(Relaxed));
+        for n in 0..restarts {
+            std::thread::sleep(millis(50));
+            let reactors = ["1", "3", "2", "2"][n % 4];
+            let old = process.take().expect("one runs");
+            process = Some(chain.replace(old, &["--reactors", reactors]));
+        }
+        let took = start.elapsed();
+        let made = tally.connected.load(Relaxed) - before;
+        let rate = made * 1_000 / took.as_millis() as u64;
+        println!("G10: {restarts} restarts in {took:.1?}: {rate} new connections/s");
+        chain.tell_steps();
+        expect_no_pause(&format!("G10: {restarts} restarts"), PAUSE_MAX, calm, tally.take_times());
+    });
+}
+
+/// With one queue for all reactors, which the service manager has opened.
+#[test]
+fn restarts_on_a_socket_of_the_service_manager_hold_nobody_up() {
+    let restarts = if std::env::var_os("RINGWAY_LONG").is_some() { 20 } else { 2 };
+    let cluster = Cluster::three(Flavour::Redis);
+    let mut chain = Chain::new(cluster.nodes[0].address());
+    let mut process = Some(chain.managed());
+    with_crowd("G10", chain.port, |tally| {
+        let calm = calm(tally);
+        for _ in 0..restarts {
+            std::thread::sleep(millis(50));
+            let old = process.take().expect("one runs");
+            process = Some(chain.replace(old, &["--reactors", "2"]));
+        }
+        chain.tell_steps();
+        expect_no_pause("G10: the manager's socket", PAUSE_MAX, calm, tally.take_times());
+    });
+}
+
+/// It accepts connections and says nothing on them.
+#[test]
+fn node_that_hangs_does_not_keep_the_next_process_waiting() {
+    let (cluster, mut chain, old) = chain();
+    let mut client = Client::connect(chain.port);
+    let incr = format!("INCR {}", cluster.key_on(0, "hangs"));
+    assert_eq!(client.run(&incr).text(), "1");
+    cluster.nodes[2].process.stop();
+    let start = Instant::now();
+    let _new = chain.replace(old, &["--connect-timeout-ms", "30000"]);
+    assert_eq!(client.run(&incr).text(), "2");
+    assert!(start.elapsed() < seconds(8), "{:?}", start.elapsed());
+    cluster.nodes[2].process.resume();
+    let late = format!("INCR {}", cluster.key_on(2, "hangs"));
+    wait_until(seconds(10), "the node to be used", || !client.run(&late).is_error());
+}
+
+/// Many clients do not wait for each other: each is read until shortly before it goes.
+#[test]
+fn idle_clients_in_great_number_go_over_one_by_one() {
+    const CLIENTS: usize = 2_000;
+    let (_cluster, mut chain, old) = chain();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(chain.port)).collect();
+    let _new = chain.replace(old, &["--reactors", "2"]);
+    clients.iter_mut().for_each(|client| client.send(b"PING\r\n"));
+    clients.iter_mut().for_each(|client| assert_eq!(client.read().text(), "PONG"));
+    chain.tell_steps();
+    let steps = chain.steps(chain.started);
+    assert_eq!(number_in(&steps, "clients="), CLIENTS as f64, "{steps}");
+    let pause = number_in(&steps, "longest_pause_ms=");
+    assert!(pause <= goal(PAUSE_MAX).as_millis() as f64, "{steps}");
+}
+
+/// The number behind `name` in a line of the log.
+fn number_in(line: &str, name: &str) -> f64 {
+    let rest = line.split(&format!(" {name}")).nth(1).unwrap_or_else(|| panic!("{name} in {line}"));
+    rest.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
 /// A chain with its first process, in front of a cluster that lives as long.
@@ -272,13 +396,7 @@ fn as_manager(port: u16, name: &str, args: &[&str], log: &std::path::Path) -> Pr
 fn socket_of_the_service_manager_is_served_by_all_reactors_and_handed_over() {
     let cluster = Cluster::three(Flavour::Redis);
     let mut chain = Chain::new(cluster.nodes[0].address());
-    chain.started = 1;
-    let (listen, socket, node) =
-        (format!("127.0.0.1:{}", chain.port), chain.socket(), chain.node.clone());
-    let args =
-        ["--listen", &listen, "--node", &node, "--handover-socket", &socket, "--reactors", "2"];
-    let old = as_manager(chain.port, "", &args, &chain.log_file(1));
-    chain.wait_serving();
+    let old = chain.managed();
     // Ids tell the reactor: odd ones are the first's.
     let served = |chain: &Chain| {
         let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(chain.port)).collect();

@@ -1099,9 +1099,9 @@ fn parcel_of(rig: &mut Rig) -> Option<Vec<u8>> {
 fn adopt(rig: &mut Rig, parcel: &[u8]) -> u32 {
     let socket = rig.socket();
     let (peer, now) = (SocketAddr::from(([10, 9, 0, 1], 1)), rig.now());
-    let (client, bytes) = rig.proxy.handle_adopted(socket, (peer, peer), parcel, now).unwrap();
-    rig.proxy.handle_received(Conn::Client(client), &bytes, now);
-    client
+    let came = rig.proxy.handle_adopted(socket, (peer, peer), parcel, now).unwrap();
+    rig.proxy.handle_received(Conn::Client(came.client), &came.bytes, now);
+    came.client
 }
 
 #[test]
@@ -1137,6 +1137,43 @@ fn what_a_client_sends_while_it_is_given_away_is_run_by_the_next_process_only() 
     new.proxy.handle_received(Conn::Client(client), &rest, now);
     new.settle();
     assert_eq!(new.told(Conn::Client(client)), ":1 $9 traveller ");
+}
+
+#[test]
+fn clients_are_given_away_a_few_at_a_time_and_the_others_are_served_meanwhile() {
+    const CLIENTS: usize = 200;
+    let mut old = Rig::new(Settings::default());
+    let clients: Vec<u32> = (0..CLIENTS).map(|_| old.client()).collect();
+    old.proxy.handle_hand_over(old.now());
+    old.turn();
+    let first = old.offered.len();
+    assert!((1..CLIENTS / 2).contains(&first), "{first}");
+    assert_eq!(old.unread.len(), first, "only these are not read any more");
+    let stays = clients.iter().copied().find(|c| old.offered.iter().all(|of| of.0 != *c));
+    let stays = stays.expect("one that is not offered yet");
+    old.ask(stays, "PING");
+    assert_eq!(old.told(Conn::Client(stays)), "+PONG ");
+    // The next process takes no more for now: nobody else is stopped for it.
+    old.proxy.hold_offers(true);
+    let mut given = 0;
+    let mut give = |old: &mut Rig| {
+        for (client, socket) in std::mem::take(&mut old.offered) {
+            let now = old.now();
+            given += usize::from(old.proxy.take_leaver(client, socket, now).is_some());
+            old.proxy.handle_gone(Conn::Client(client), now);
+        }
+        old.settle();
+        given
+    };
+    assert_eq!(give(&mut old), first);
+    assert_eq!(old.offered, []);
+    old.proxy.hold_offers(false);
+    old.settle();
+    while !old.offered.is_empty() {
+        assert!(old.offered.len() <= first, "{}", old.offered.len());
+        give(&mut old);
+    }
+    assert_eq!((give(&mut old), old.proxy.clients_open()), (CLIENTS, 0));
 }
 
 #[test]
