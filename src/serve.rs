@@ -156,12 +156,17 @@ impl Threads {
     }
 
     /// Accepts clients from now on. `expecting`: others come from the process before, until
-    /// `adopter` is told `None`.
+    /// `adopter` is told `None`. Returns when all listen: who is told so may connect.
     pub fn listen(&self, expecting: bool) {
+        let (done, listens) = bounded(self.peers.len());
         for peer in self.peers.iter() {
             // A reactor that takes no message ends the process by itself.
-            let _ = peer.messages.send_timeout(Message::Listen { expecting }, MESSAGE_WAIT);
+            let message = Message::Listen { expecting, done: done.clone() };
+            let _ = peer.messages.send_timeout(message, MESSAGE_WAIT);
             peer.waker.wake();
+        }
+        for _ in self.peers.iter() {
+            let _ = listens.recv_timeout(MESSAGE_WAIT);
         }
     }
 

@@ -10,13 +10,12 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use support::client::Client;
 use support::cluster::{Cluster, Flavour};
-use support::ports::{free_port, free_ports};
+use support::ports::free_ports;
 use support::process::{Folder, Process, with_prefix};
 use support::proxy::{Proxy, Settings, program};
 use support::reply::Reply;
@@ -383,36 +382,6 @@ fn tuning_in_a_network_namespace_is_applied_by_the_kernel_and_taken_back() {
 }
 
 // --- service manager and containers -----------------------------------------------------------------------------------
-
-#[test]
-fn service_manager_is_told_when_clients_are_accepted_and_when_it_drains() {
-    let folder = Folder::new("notify");
-    let path = folder.file("socket");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(seconds(10))).unwrap();
-    let next = || {
-        let mut bytes = [0; 100];
-        let len = manager.recv(&mut bytes).expect("the proxy says something");
-        String::from_utf8_lossy(&bytes[..len]).into_owned()
-    };
-    let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
-    let node = format!("127.0.0.1:{}", free_port());
-    let mut proxy = Process::start_with(
-        &program(),
-        &["--listen", &listen, "--node", &node, "--reactors", "1"],
-        &[("NOTIFY_SOCKET", path.to_str().unwrap())],
-        &folder.file("log"),
-    );
-    assert_eq!(next(), "READY=1");
-    // No waiting: that was promised.
-    assert_eq!(Client::connect(port).run("PING"), Reply::Simple(b"PONG".to_vec()));
-    assert_eq!(next(), "WATCHDOG=1");
-    proxy.terminate();
-    let last = std::iter::repeat_with(next).find(|text| text != "WATCHDOG=1");
-    assert_eq!(last.as_deref(), Some("STOPPING=1"));
-    assert!(proxy.wait(seconds(10)).is_some_and(|status| status.success()));
-}
 
 #[test]
 fn systemd_finds_no_mistake_in_the_units() {

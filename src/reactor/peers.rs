@@ -47,9 +47,10 @@ pub enum Message {
         from: u16,
     },
     /// From the main thread: accept from now on. `expecting`: clients of the process before come,
-    /// until `AllCame`.
+    /// until `AllCame`. `done` is told when it listens.
     Listen {
         expecting: bool,
+        done: Sender<()>,
     },
     AllCame,
     /// A client's socket: of one that another reactor has accepted, or of the process before this
@@ -225,7 +226,10 @@ impl Worker {
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
                 }
-                Message::Listen { expecting } => self.listen(expecting),
+                Message::Listen { expecting, done } => {
+                    self.listen(expecting);
+                    let _ = done.try_send(());
+                }
                 Message::AllCame => self.passing.expecting = false,
                 Message::Adopt { pool, fd, parcel } => self.adopt(pool, fd, parcel),
                 Message::HandOver(how) => self.begin_to_hand_over(how),
