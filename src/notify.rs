@@ -13,8 +13,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 #[derive(Debug)]
 pub struct Notifier {
     way: Option<(UnixDatagram, SocketAddr)>,
-    /// The last `STATUS=`.
-    status: String,
+    /// How the process was when it was last told.
+    state: String,
 }
 
 impl Notifier {
@@ -32,12 +32,12 @@ impl Notifier {
             Some(socket)
         };
         let way = address.and_then(|address| Some((socket()?, address)));
-        Notifier { way, status: String::new() }
+        Notifier { way, state: String::new() }
     }
 
     /// Clients are accepted. `took_over`: in the place of another process of this service, so the
     /// manager is told whom to watch from now on.
-    pub fn ready(&mut self, took_over: bool, status: &str) {
+    pub fn ready(&self, took_over: bool, status: &str) {
         let main =
             if took_over { format!("MAINPID={}\n", std::process::id()) } else { String::new() };
         self.say_with_status(&format!("{main}READY=1"), status);
@@ -50,22 +50,23 @@ impl Notifier {
     }
 
     /// It has been read, or refused: `status` says which.
-    pub fn reloaded(&mut self, status: &str) {
+    pub fn reloaded(&self, status: &str) {
         self.say_with_status("READY=1", status);
     }
 
     /// No new clients; the process ends soon.
-    pub fn stopping(&mut self, status: &str) {
+    pub fn stopping(&self, status: &str) {
         self.say_with_status("STOPPING=1", status);
     }
 
     /// For `WatchdogSec=`: the main thread lives and has seen all reactors turn. How the process
     /// is goes along when it has changed.
-    pub fn alive(&mut self, status: &str) {
-        if self.status == status {
+    pub fn alive(&mut self, state: &str) {
+        if self.state == state {
             return self.say("WATCHDOG=1");
         }
-        self.say_with_status("WATCHDOG=1", status);
+        self.say_with_status("WATCHDOG=1", state);
+        state.clone_into(&mut self.state);
     }
 
     /// Another process speaks for this service from now on: a word of ours would be taken for its.
@@ -73,9 +74,8 @@ impl Notifier {
         self.way = None;
     }
 
-    fn say_with_status(&mut self, text: &str, status: &str) {
+    fn say_with_status(&self, text: &str, status: &str) {
         self.say(&format!("{text}\nSTATUS={status}"));
-        status.clone_into(&mut self.status);
     }
 
     fn say(&self, text: &str) {
@@ -114,21 +114,24 @@ mod tests {
         for (socket, text) in [at_path, at_name].iter().zip(texts) {
             let mut notifier = Notifier::new(Some(&text));
             notifier.ready(false, "serving");
-            notifier.alive("serving");
             notifier.alive("not ready");
             notifier.alive("not ready");
             notifier.reloading(7);
             notifier.reloaded("mistakes");
+            notifier.alive("not ready");
+            notifier.alive("ready");
             notifier.stopping("draining");
             notifier.ready(true, "serving");
             let main = format!("MAINPID={}\nREADY=1\nSTATUS=serving", std::process::id());
             for expected in [
                 "READY=1\nSTATUS=serving",
-                "WATCHDOG=1",
                 "WATCHDOG=1\nSTATUS=not ready",
                 "WATCHDOG=1",
                 "RELOADING=1\nMONOTONIC_USEC=7",
                 "READY=1\nSTATUS=mistakes",
+                // Which stays to be read until something else is wrong.
+                "WATCHDOG=1",
+                "WATCHDOG=1\nSTATUS=ready",
                 "STOPPING=1\nSTATUS=draining",
                 &main,
             ] {
@@ -141,7 +144,7 @@ mod tests {
     #[test]
     fn without_a_manager_or_after_another_has_its_ear_nothing_is_said() {
         for address in [None, Some("/nobody/here"), Some("vsock:2:1"), Some(""), Some("@")] {
-            let mut notifier = Notifier::new(address.map(OsStr::new));
+            let notifier = Notifier::new(address.map(OsStr::new));
             notifier.ready(false, "serving");
             notifier.stopping("draining");
         }

@@ -138,7 +138,7 @@ fn begin<'a>(
         threads.listen(false);
     }
     let door = path.and_then(|path| open_door(&path, listeners, &threads, log));
-    let mut manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
+    let manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
     let status = if took_over { "in the place of the process before" } else { "accepting clients" };
     manager.ready(took_over, status);
     Ok(Life { config, sources, threads, door, ending: None, manager })

@@ -92,6 +92,7 @@ fn manager_is_told_when_a_reload_begins_and_what_came_of_it() {
     std::fs::write(&file, text("")).unwrap();
     let proxy = manager.start(&["--config", file.to_str().unwrap()], folder.file("log"));
     assert!(manager.hear().starts_with("READY=1"));
+    assert_eq!(manager.hear(), "WATCHDOG=1\nSTATUS=no slot is served");
     for (top, outcome) in [
         ("maxclients = 77", "configuration read again"),
         ("maxclients = 0", "mistakes in the configuration: the old one stays in force"),
@@ -105,6 +106,8 @@ fn manager_is_told_when_a_reload_begins_and_what_came_of_it() {
         // The kernel shows hundredths of a second.
         assert!(at <= uptime_us() + 2e4 && at > before - 3.6e9, "{at} and {before}");
         assert_eq!(manager.hear_news(), format!("READY=1\nSTATUS={outcome}"));
+        // That stays there to be read.
+        assert_eq!(manager.hear(), "WATCHDOG=1");
     }
 }
 
