@@ -57,6 +57,17 @@ def main():
     if given.inside:
         inside(given.rows[0], given.ringway)
         return 0
+    # So that what is put back below is put back then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("tuning.sh: ended by a signal"))
+    before = huge_pages()
+    try:
+        return measure(given)
+    finally:
+        if huge_pages() != before:
+            huge_pages(before)
+
+
+def measure(given):
     failed = 0
     for name in given.rows or ROWS:
         print(name, flush=True)
@@ -65,6 +76,15 @@ def main():
                    "--inside", "--ringway", given.ringway, name]
         failed += subprocess.run(command, stdin=subprocess.DEVNULL).returncode != 0
     return 1 if failed else 0
+
+
+def huge_pages(value=None):
+    """The host's setting; None where there is none. With a value: sets it."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled", "w" if value else "r") as file:
+            return file.write(value) if value else file.read().split("[")[1].split("]")[0]
+    except OSError:
+        return None
 
 
 def inside(name, ringway):
@@ -430,7 +450,7 @@ def put(key, size):
 """
 
 
-def over_a_link(bed, settings, script, near=True):
+def over_a_link(bed, settings, script):
     """Times of a far client, under settings of the proxy's side."""
     link = Link()
     try:
@@ -492,13 +512,10 @@ def median(values):
 @row("/sys/kernel/mm/transparent_hugepage/enabled")
 def _(bed):
     """Resident memory of a proxy that has just started, and with 2,000 idle clients."""
-    path = "/sys/kernel/mm/transparent_hugepage/enabled"
-    with open(path) as file:
-        before = file.read().split("[")[1].split("]")[0]
+    before = huge_pages()
     try:
         for value in ("always", "madvise"):
-            with open(path, "w") as file:
-                file.write(value)
+            huge_pages(value)
             proxy = bed.proxy()
             started = resident(proxy)
             sockets, stood = burst(2000)
@@ -513,8 +530,7 @@ def _(bed):
                 connection.close()
             bed.end_all()
     finally:
-        with open(path, "w") as file:
-            file.write(before)
+        huge_pages(before)
 
 
 def resident(process):

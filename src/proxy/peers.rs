@@ -422,8 +422,7 @@ impl Proxy {
             }
         }
         self.freshen_totals();
-        // Of all pools, as last published; with one pool this sum is the newer of the two.
-        self.totals.error_replies = self.totals.error_replies.max(sum.errors);
+        self.totals.error_replies = sum.errors;
         self.totals.clients = sum.connected;
         self.totals.blocked_clients = sum.blocked;
         self.totals.pubsub_clients = sum.subscribed;
