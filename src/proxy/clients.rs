@@ -50,7 +50,8 @@ impl Proxy {
     }
 
     /// Brings the totals up to date where people and tests wait for a change: who is connected,
-    /// blocked, subscribed here, and errors told to them. What other reactors count is as old as the last publication.
+    /// blocked, subscribed here, and errors told to them. What other reactors count is as old as
+    /// the last publication.
     pub(super) fn freshen_totals(&mut self) {
         let now = self.own_counts();
         let then = std::mem::replace(&mut self.own_totals, now);
