@@ -75,6 +75,9 @@ impl Proxy {
     /// all pools: those of others go on.
     pub(super) fn reset_counts(&mut self) {
         self.tally = Tally::default();
+        if let Some(errors) = self.own_totals.last_mut() {
+            *errors = 0;
+        }
         self.counts = super::facts::Counts::default();
         self.rhythm.step(0);
         let totals = &mut self.totals;
