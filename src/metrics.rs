@@ -78,8 +78,10 @@ counters! {
     Commands "commands" Counter "Commands of clients, local ones included.";
     CommandsLocal "commands_local" Counter "Commands answered here.";
     Splits "splits" Counter "Requests cut by slot.";
-    Redirects "redirects" Counter "MOVED and ASK followed.";
-    Retries "retries" Counter "Requests sent again: TRYAGAIN and kin, or reads after a loss.";
+    RedirectsMoved "redirects_moved" Counter "MOVED followed.";
+    RedirectsAsk "redirects_ask" Counter "ASK followed.";
+    RetriesTryAgain "retries_tryagain" Counter "Requests sent again after TRYAGAIN.";
+    RetriesOther "retries_other" Counter "The same for another reason: a node that loads or is down, a read whose connection broke.";
     FenceBreaches "fence_breaches" Counter "Scripts that made a node send other frames than one.";
     ErrorsProtocol "errors_protocol" Counter "Clients that broke the protocol.";
     ErrorsTimeout "errors_timeout" Counter "Requests answered with a time-out.";

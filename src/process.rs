@@ -4,8 +4,9 @@
 //! Not here: what the threads do (`serve` starts them), reading the configuration (`main` says
 //! how).
 //!
-//! For a service manager (sd_notify(3)) the moments are: `begin` has returned (READY, MAINPID),
-//! `reload` begins and ends (RELOADING), `drain` and `be_taken_over` begin (STOPPING).
+//! A service manager (sd_notify(3)) is told at the end of `begin` (READY; MAINPID by who has taken
+//! over), around `reload` (RELOADING, READY), at `drain` (STOPPING), and once a second. One that is
+//! taken over by a process of the same service falls silent: STOPPING would end them both.
 
 mod steps;
 
@@ -20,7 +21,7 @@ use crate::config::{self, Config, LogLevel, Problems};
 use crate::handover::{self, Door, Knock, Offer, TakenOver};
 use crate::limits::HANDOVER_READY_MS;
 use crate::log::{Level, Log};
-use crate::notify::Notifier;
+use crate::notify::{self, Notifier};
 use crate::ring::signals::{Signal, Signals};
 use crate::ring::{self, Inherited};
 use crate::serve::{Before, Threads};
@@ -138,6 +139,7 @@ fn begin<'a>(
             None => End::Failed(text),
         })?;
     let listeners = threads.take_listeners();
+    let took_over = offer.is_some();
     let mut steps = None;
     if let Some(offer) = offer {
         let mut course = Steps::new(offer.pid, [begun_us, offered_us, unix_us()]);
@@ -150,7 +152,8 @@ fn begin<'a>(
     }
     let door = path.and_then(|path| open_door(&path, listeners, &threads, log));
     let manager = Notifier::new(std::env::var_os("NOTIFY_SOCKET").as_deref());
-    manager.ready();
+    let status = if took_over { "in the place of the process before" } else { "accepting clients" };
+    manager.ready(took_over, status);
     Ok(Life { config, sources, threads, door, ending: None, manager, steps, visited: false })
 }
 
@@ -292,7 +295,7 @@ impl Life<'_> {
                     if looks % LOOKS_PER_SECOND == 0 {
                         log.handle_time(unix_us());
                         self.threads.publish_process();
-                        self.manager.alive();
+                        self.manager.alive(&self.threads.readiness().get().to_string());
                     }
                 }
                 Err(error) => return fail(&format!("cannot wait for signals: {error}")),
@@ -350,7 +353,7 @@ impl Life<'_> {
 
     fn drain(&mut self, log: &mut Log) {
         log.info(unix_us(), "draining", &[]);
-        self.manager.stopping();
+        self.manager.stopping("draining");
         if let Some(door) = &self.door {
             door.shut();
         }
@@ -387,6 +390,11 @@ impl Life<'_> {
 
     fn be_taken_over(&mut self, taken: TakenOver, log: &mut Log) {
         log.info(unix_us(), "another process has taken over", &[("process", &taken.pid)]);
+        let cgroups = |name: &str| std::fs::read_to_string(format!("/proc/{name}/cgroup")).ok();
+        if !notify::same_service(taken.pid, cgroups) {
+            self.manager.stopping("another service has taken over");
+        }
+        self.manager.fall_silent();
         if let Some(door) = &self.door {
             door.shut();
         }
@@ -400,30 +408,34 @@ impl Life<'_> {
 
     // --- settings ---------------------------------------------------------------------------
 
+    /// The service manager hears of it, also that nothing came of it.
     fn reload(&mut self, log: &mut Log) {
-        match (self.sources)() {
-            Ok(new) => {
-                tell_warnings(&new, log);
-                let (holds, restart) = config::reload(&self.config, new);
-                match self.apply(holds, log) {
-                    Ok(()) => log.info(unix_us(), "configuration read again", &[]),
-                    Err(why) => {
-                        let text = "the configuration cannot be used: the old one stays in force";
-                        return log.error(unix_us(), text, &[("why", &why)]);
-                    }
-                }
-                if !restart.is_empty() {
-                    let what = restart.join(", ");
-                    log.warn(unix_us(), "changes that need a restart", &[("what", &what)]);
-                }
-            }
-            Err(Problems(problems)) => {
-                let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                let fields = [("count", &all.len() as _), ("mistakes", &all.join("; ") as _)];
-                let text = "mistakes in the configuration: the old one stays in force";
-                log.error(unix_us(), text, &fields);
-            }
+        self.manager.reloading(ring::monotonic_us());
+        let done = self.read_again(log);
+        self.manager.reloaded(done.err().unwrap_or("configuration read again"));
+    }
+
+    fn read_again(&mut self, log: &mut Log) -> Result<(), &'static str> {
+        let new = (self.sources)().map_err(|Problems(problems)| {
+            let all: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            let fields = [("count", &all.len() as _), ("mistakes", &all.join("; ") as _)];
+            let text = "mistakes in the configuration: the old one stays in force";
+            log.error(unix_us(), text, &fields);
+            text
+        })?;
+        tell_warnings(&new, log);
+        let (holds, restart) = config::reload(&self.config, new);
+        self.apply(holds, log).map_err(|why| {
+            let text = "the configuration cannot be used: the old one stays in force";
+            log.error(unix_us(), text, &[("why", &why)]);
+            text
+        })?;
+        log.info(unix_us(), "configuration read again", &[]);
+        if !restart.is_empty() {
+            let what = restart.join(", ");
+            log.warn(unix_us(), "changes that need a restart", &[("what", &what)]);
         }
+        Ok(())
     }
 
     fn apply(&mut self, mut config: Config, log: &mut Log) -> Result<(), String> {

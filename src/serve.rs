@@ -161,14 +161,20 @@ impl Threads {
     }
 
     /// Accepts clients from now on. `expecting`: others come from the process before, until
-    /// `adopter` is told `None`; how they have come each reactor tells then.
+    /// `adopter` is told `None`; how they have come each reactor tells then. Returns when all
+    /// listen: who is told so may connect.
     pub fn listen(&self, expecting: bool) -> Receiver<Arrival> {
         let (tell, arrivals) = unbounded();
+        let (done, listens) = bounded(self.peers.len());
         for peer in self.peers.iter() {
-            let message = Message::Listen { arrivals: expecting.then(|| tell.clone()) };
+            let arrivals = expecting.then(|| tell.clone());
+            let message = Message::Listen { arrivals, done: done.clone() };
             // A reactor that takes no message ends the process by itself.
             let _ = peer.messages.send_timeout(message, MESSAGE_WAIT);
             peer.waker.wake();
+        }
+        for _ in self.peers.iter() {
+            let _ = listens.recv_timeout(MESSAGE_WAIT);
         }
         arrivals
     }

@@ -8,9 +8,8 @@
 #[path = "support/mod.rs"]
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -103,6 +102,43 @@ fn compare_measures_direct_access_and_the_proxy_in_one_run() {
     assert!(picture.matches("<polyline").count() >= 8, "{picture}");
     let redrawn = run("bench/compare.sh", &["--plot", &format!("{prefix}.json")]);
     check(&redrawn, 0, &[]);
+}
+
+/// The names of `bench/tuning.sh`.
+fn measured_rows() -> BTreeSet<String> {
+    text(&run("bench/tuning.sh", &["--list"])).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn every_setting_says_how_its_effect_was_measured_or_what_that_would_need() {
+    let mut listed = measured_rows();
+    let rows = fs::read_to_string(root().join("tuning/settings.tsv")).unwrap();
+    for row in rows.lines().skip(1) {
+        let fields: Vec<&str> = row.split('\t').collect();
+        let (name, last) = (fields[1], fields[fields.len() - 1]);
+        match last.strip_prefix(&format!("bench/tuning.sh {name}: ")) {
+            // And what was seen.
+            Some(seen) => assert!(listed.remove(name) && seen.len() > 20, "{row}"),
+            None => assert!(last.starts_with("not measured here: needs "), "{row}"),
+        }
+    }
+    assert!(listed.is_empty(), "no row tells of {listed:?}");
+}
+
+/// One of them, which takes no time and depends on none: the rest is for a quiet machine.
+#[test]
+fn setting_is_measured_in_a_namespace_and_leaves_the_host_alone() {
+    if !rustix::process::geteuid().is_root() {
+        check(&run("bench/tuning.sh", &["memlock"]), 1, &["needs root"]);
+        return;
+    }
+    let read = || fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let (before, ours) = (read(), program());
+    let args = ["--ringway", ours.to_str().unwrap(), "net.ipv4.ip_local_port_range"];
+    let parts = ["1024 connections, 476 times EADDRNOTAVAIL", "1500 connections, 0 times"];
+    check(&run("bench/tuning.sh", &args), 0, &parts);
+    assert_eq!(read(), before);
+    check(&run("bench/tuning.sh", &["irq"]), 1, &["'irq' is not measured here"]);
 }
 
 // --- tuning: a copied root ------------------------------------------------------------------------------------------
@@ -385,38 +421,13 @@ fn tuning_in_a_network_namespace_is_applied_by_the_kernel_and_taken_back() {
 // --- service manager and containers -----------------------------------------------------------------------------------
 
 #[test]
-fn service_manager_is_told_when_clients_are_accepted_and_when_it_drains() {
-    let folder = Folder::new("notify");
-    let path = folder.file("socket");
-    let manager = UnixDatagram::bind(&path).unwrap();
-    manager.set_read_timeout(Some(seconds(10))).unwrap();
-    let next = || {
-        let mut bytes = [0; 100];
-        let len = manager.recv(&mut bytes).expect("the proxy says something");
-        String::from_utf8_lossy(&bytes[..len]).into_owned()
-    };
-    let port = free_port();
-    let listen = format!("127.0.0.1:{port}");
-    let node = format!("127.0.0.1:{}", free_port());
-    let mut proxy = Process::start_with(
-        &program(),
-        &["--listen", &listen, "--node", &node, "--reactors", "1"],
-        &[("NOTIFY_SOCKET", path.to_str().unwrap())],
-        &folder.file("log"),
-    );
-    assert_eq!(next(), "READY=1");
-    // No waiting: that was promised.
-    assert_eq!(Client::connect(port).run("PING"), Reply::Simple(b"PONG".to_vec()));
-    assert_eq!(next(), "WATCHDOG=1");
-    proxy.terminate();
-    let last = std::iter::repeat_with(next).find(|text| text != "WATCHDOG=1");
-    assert_eq!(last.as_deref(), Some("STOPPING=1"));
-    assert!(proxy.wait(seconds(10)).is_some_and(|status| status.success()));
-}
-
-#[test]
 fn systemd_finds_no_mistake_in_the_units() {
     let folder = Folder::new("units");
+    // Beside the unit it is read together with it.
+    let more = folder.file("ringway.service.d");
+    fs::create_dir(&more).unwrap();
+    let handover = fs::read_to_string(root().join("tuning/ringway-handover.conf")).unwrap();
+    fs::write(more.join("handover.conf"), handover.replace("/usr/local/bin/", "/bin/")).unwrap();
     for unit in ["ringway.service", "ringway-tuning.service"] {
         let text = fs::read_to_string(root().join("tuning").join(unit)).unwrap();
         // Programs that are not installed here would be the only complaint.
@@ -458,6 +469,50 @@ fn proxy_serves_and_drains_under_the_container_profile() {
     assert_eq!(values, Reply::Array(vec![Reply::Bulk(b"1".to_vec()), Reply::NilBulk]));
     proxy.process.terminate();
     assert!(proxy.process.wait(seconds(15)).is_some_and(|status| status.success()));
+}
+
+/// Runs `work` with programs in an OCI container under our profile, less what `without` names.
+/// `false`: there is no runtime here.
+fn in_container(folder: &Folder, without: &str, work: impl FnOnce()) -> bool {
+    if ["runc", "crun"].iter().all(|name| Command::new(name).arg("--version").output().is_err()) {
+        eprintln!("NO CONTAINER RUNTIME here (Debian: runc): nothing tried");
+        return false;
+    }
+    let script = root().join("tests/support/container.py");
+    let (script, profile) = (script.to_str().unwrap(), root().join("tuning/seccomp.json"));
+    let bundle = folder.file(if without.is_empty() { "ours" } else { "less" });
+    let mut prefix = vec!["python3", script];
+    prefix.extend(if without.is_empty() { vec![] } else { vec!["--without", without] });
+    prefix.extend([bundle.to_str().unwrap(), profile.to_str().unwrap()]);
+    with_prefix(&prefix, work);
+    true
+}
+
+/// Its image read-only, a user who is not root, no capabilities: as the manifests have it.
+#[test]
+fn proxy_serves_and_drains_in_a_container_and_says_why_it_cannot_without_io_uring() {
+    let folder = Folder::new("container");
+    let cluster = Cluster::three(Flavour::Redis);
+    let served = in_container(&folder, "", || {
+        let mut proxy = Proxy::start_with(&cluster, &Settings::default());
+        let mut client = proxy.client();
+        assert_eq!(client.run("SET a 1").text(), "OK");
+        assert_eq!(client.run("MGET a b").text(), "[\"1\", nil]");
+        proxy.process.terminate();
+        assert!(proxy.process.wait(seconds(15)).is_some_and(|status| status.success()));
+    });
+    if !served {
+        return;
+    }
+    let calls = "io_uring_setup,io_uring_enter,io_uring_register";
+    let listen = format!("127.0.0.1:{}", free_port());
+    let args = ["--listen", &listen, "--node", "127.0.0.1:1", "--admin-listen", "off"];
+    in_container(&folder, calls, || {
+        let mut refused = Process::start(&program(), &args, &folder.file("log"));
+        assert_eq!(refused.wait(seconds(20)).and_then(|status| status.code()), Some(1));
+    });
+    let said = fs::read_to_string(folder.file("log")).unwrap();
+    assert!(said.contains("seccomp") && said.contains("--security-opt"), "{said}");
 }
 
 #[test]

@@ -5,6 +5,8 @@
 
 #[path = "program/crowd.rs"]
 mod crowd;
+#[path = "program/manager.rs"]
+mod manager;
 #[path = "program/reload.rs"]
 mod reload;
 #[path = "program/restart.rs"]

@@ -224,6 +224,8 @@ install_all() {
         command -v tclsh >/dev/null || packages+=(tcl)
         command -v curl >/dev/null || packages+=(curl ca-certificates)
     fi
+    # Nobody but root can use it so.
+    [[ $wanted == *program* && $(id -u) == 0 ]] && ! command -v runc >/dev/null && packages+=(runc)
     [[ $wanted == *page* ]] && ! command -v chromium >/dev/null && packages+=(chromium fonts-dejavu-core)
     if [[ $wanted == *clients* ]]; then
         php -r 'exit(extension_loaded("redis") ? 0 : 1);' 2>/dev/null || packages+=(php-cli php-redis)

@@ -124,7 +124,7 @@ target_of() {
 
 # --- the plan ------------------------------------------------------------------------------------------------------
 
-# each_row FUNCTION: calls it with kind name want wish why risk measure for every row of the profile
+# each_row FUNCTION: calls it with kind name want wish why risk effect for every row of the profile
 each_row() {
     local column function=$1 kind name want wish why risk measure fields word
     column=$(head -1 "$ROWS" | tr '\t' '\n' | grep -nx -- "$PROFILE" | cut -d: -f1)
@@ -132,7 +132,8 @@ each_row() {
     # A tab is white space to `read`, which would fold empty fields: there are none.
     while IFS=$'\t' read -r -a fields; do
         kind=${fields[0]} name=${fields[1]} want=${fields[2]} wish=${fields[column - 1]}
-        why=${fields[-3]} risk=${fields[-2]} measure=${fields[-1]}
+        why=${fields[-4]} risk=${fields[-3]}
+        measure="${fields[-2]} (${fields[-1]})"
         if [[ -n $ONLY ]]; then
             for word in ${ONLY//,/ }; do [[ $name == "$word"* ]] && break; word=; done
             [[ -n $word ]] || continue

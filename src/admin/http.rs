@@ -96,10 +96,15 @@ impl Request {
         self.host.is_empty() || is_address || self.host.eq_ignore_ascii_case("localhost")
     }
 
+    /// A word in the query, as it stands there.
+    pub fn word(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
+        Some(pairs.find(|(key, _)| *key == name)?.1)
+    }
+
     /// A number in the query.
     pub fn number(&self, name: &str) -> Option<usize> {
-        let pairs = self.query.split('&').filter_map(|pair| pair.split_once('='));
-        pairs.into_iter().find(|(key, _)| *key == name)?.1.parse().ok()
+        self.word(name)?.parse().ok()
     }
 }
 
@@ -151,6 +156,7 @@ mod tests {
         let request = request.unwrap().unwrap();
         assert_eq!((request.path.as_str(), request.host.as_str()), ("/top", "::1"));
         assert_eq!((request.number("rows"), request.number("row")), (Some(24), None));
+        assert_eq!((request.word("width"), request.word("wid")), (Some("80"), None));
         assert!(!request.head_only);
         let head = read("HEAD / HTTP/1.0\r\n\r\n").unwrap().unwrap();
         assert!(head.head_only && head.host.is_empty());

@@ -44,8 +44,10 @@ const REACTOR_ROWS: &[Row] = &[
     (Counter::Commands, "requests", ""),
     (Counter::CommandsLocal, "requests_local", ""),
     (Counter::Splits, "requests_split", ""),
-    (Counter::Redirects, "redirects", ""),
-    (Counter::Retries, "retries", ""),
+    (Counter::RedirectsMoved, "redirects", "moved"),
+    (Counter::RedirectsAsk, "redirects", "ask"),
+    (Counter::RetriesTryAgain, "retries", "tryagain"),
+    (Counter::RetriesOther, "retries", "other"),
     (Counter::FenceBreaches, "fence_breaches", ""),
     (Counter::ErrorsProtocol, "errors", "client_protocol"),
     (Counter::ErrorsTimeout, "errors", "timeout"),
@@ -89,6 +91,8 @@ const PROCESS_ROWS: &[Row] = &[
 fn apart(family: &str) -> (&'static str, Option<&'static str>) {
     match family {
         "errors" => ("kind", Some("Failures by kind.")),
+        "redirects" => ("kind", Some("Redirects followed.")),
+        "retries" => ("kind", Some("Requests sent again.")),
         "sends" => ("to", Some("Sends to clients and to nodes.")),
         _ => ("", None),
     }

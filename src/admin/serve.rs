@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::fmt::Write as _;
 use std::io;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
@@ -18,9 +19,10 @@ use tokio_uring::net::{TcpListener, TcpStream};
 
 use super::gather::Shared;
 use super::http::{self, Request, Response, Status};
+use super::picture::Pool;
 use super::{prometheus, show, top};
 use crate::log::Log;
-use crate::ready::Readiness;
+use crate::ready::{Readiness, Reason};
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 64;
@@ -146,7 +148,7 @@ fn answer(request: &Request, shared: &Shared, local: bool) -> Response {
         "/" => Response { status: Status::Ok, kind: "text/html; charset=utf-8", body: PAGE.into() },
         // That this is answered is all there is to it: a reactor that is stuck ends the process.
         "/healthz" => Response::plain(Status::Ok, "ok\n"),
-        "/readyz" => ready(shared),
+        "/readyz" => ready(shared, request.word("pool")),
         "/metrics" => shared.latest().map_or_else(starting, |picture| Response {
             status: Status::Ok,
             kind: "text/plain; version=0.0.4; charset=utf-8",
@@ -179,11 +181,31 @@ fn starting() -> Response {
     Response::plain(Status::Unavailable, "starting\n")
 }
 
-fn ready(shared: &Shared) -> Response {
-    let readiness = shared.readiness();
+/// Of the process, with a line for each pool where there are several; or of one pool: then the
+/// process must be ready, too.
+fn ready(shared: &Shared, wanted: Option<&str>) -> Response {
+    let process = shared.readiness();
+    let latest = shared.latest();
+    let pools = latest.as_ref().map_or(&[][..], |picture| picture.pools.as_slice());
+    let of = |pool: &Pool| match process {
+        Readiness::Ready if pool.covered() == 0 => Readiness::NotReady(Reason::NoSlots),
+        other => other,
+    };
+    let (readiness, pools) = match wanted {
+        None => (process, if pools.len() > 1 { pools } else { &[] }),
+        Some(name) => match pools.iter().find(|pool| &*pool.name == name) {
+            Some(pool) => (of(pool), &[][..]),
+            None if pools.is_empty() => return starting(),
+            None => return Response::plain(Status::NotFound, "There is no such pool.\n"),
+        },
+    };
+    let mut body = format!("{readiness}\n");
+    for pool in pools {
+        // Writing to a String cannot fail.
+        let _ = writeln!(body, "{}: {}", pool.name, of(pool));
+    }
     let ready = readiness == Readiness::Ready;
-    let status = if ready { Status::Ok } else { Status::Unavailable };
-    Response::plain(status, format!("{readiness}\n"))
+    Response::plain(if ready { Status::Ok } else { Status::Unavailable }, body)
 }
 
 #[allow(clippy::disallowed_methods, reason = "for the lines of this thread's log")]

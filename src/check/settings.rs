@@ -78,7 +78,7 @@ pub(super) fn settings() -> Vec<Setting> {
 
 fn read(row: &'static str) -> Option<Setting> {
     let fields: Vec<&str> = row.split('\t').collect();
-    let [kind, name, want, values @ .., why, _risk, _measure] = fields.as_slice() else {
+    let [kind, name, want, values @ .., why, _risk, _measure, _measured] = fields.as_slice() else {
         return None;
     };
     let judged = matches!(*kind, "sysctl" | "file");
@@ -181,7 +181,7 @@ mod tests {
     fn every_row_can_be_read() {
         let header: Vec<&str> = ROWS.lines().next().unwrap().split('\t').collect();
         assert_eq!(header[..3], ["kind", "name", "want"]);
-        assert_eq!(header[header.len() - 3..], ["why", "risk", "measure"]);
+        assert_eq!(header[header.len() - 4..], ["why", "risk", "measure", "measured"]);
         for row in ROWS.lines().skip(1) {
             let fields: Vec<&str> = row.split('\t').collect();
             assert_eq!(fields.len(), header.len(), "{row}");

@@ -50,7 +50,8 @@ impl Proxy {
     }
 
     /// Brings the totals up to date where people and tests wait for a change: who is connected,
-    /// blocked, subscribed here. What other reactors count is as old as the last publication.
+    /// blocked, subscribed here, and errors told to them. What other reactors count is as old as
+    /// the last publication.
     pub(super) fn freshen_totals(&mut self) {
         let now = self.own_counts();
         let missing = self.slots_missing();
@@ -65,6 +66,7 @@ impl Proxy {
             &mut totals.pubsub_patterns,
             &mut totals.pubsub_shard_channels,
             &mut totals.pubsub_clients,
+            &mut totals.error_replies,
         ];
         for ((count, now), then) in counts.into_iter().zip(now).zip(then) {
             *count = (*count + now).saturating_sub(then);
@@ -75,6 +77,9 @@ impl Proxy {
     /// all pools: those of others go on.
     pub(super) fn reset_counts(&mut self) {
         self.tally = Tally::default();
+        if let Some(errors) = self.own_totals.last_mut() {
+            *errors = 0;
+        }
         self.counts = super::facts::Counts::default();
         self.rhythm.step(0);
         let totals = &mut self.totals;
@@ -86,8 +91,10 @@ impl Proxy {
             &mut totals.protocol_errors,
             &mut totals.bytes_in,
             &mut totals.bytes_out,
-            &mut totals.redirects,
-            &mut totals.retries,
+            &mut totals.redirects_moved,
+            &mut totals.redirects_ask,
+            &mut totals.retries_tryagain,
+            &mut totals.retries_other,
             &mut totals.timeouts,
             &mut totals.backends_lost,
             &mut totals.splits,
@@ -100,10 +107,12 @@ impl Proxy {
         counts.into_iter().for_each(|count| *count = 0);
     }
 
-    pub(super) fn own_counts(&self) -> [u64; 6] {
+    pub(super) fn own_counts(&self) -> [u64; 7] {
         let [channels, patterns, shards, subscribed] = self.subscription_counts();
         let (clients, blocked) = (self.clients_open(), self.clients_blocked());
-        [clients, blocked, channels, patterns, shards, subscribed].map(|count| count as u64)
+        let counts = [clients, blocked, channels, patterns, shards, subscribed];
+        let [a, b, c, d, e, f] = counts.map(|count| count as u64);
+        [a, b, c, d, e, f, self.tally.error_replies]
     }
 
     /// What local answers may depend on.

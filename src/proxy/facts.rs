@@ -213,6 +213,18 @@ impl Proxy {
         self.backends_free.push(b);
     }
 
+    /// A part has its final reply: if the whole is the request that is timed, this was its node's
+    /// time. A cut request so counts for each node that took part.
+    #[inline]
+    pub(super) fn time_part(&mut self, r: u32) {
+        let Some((whole, sent_us)) = self.requests.sample.sent() else { return };
+        let entry = &self.requests[r];
+        if self.splits[entry.split].parent == whole && self.nodes.indexes().end > entry.node {
+            let us = self.now.unix_us.saturating_sub(sent_us);
+            self.nodes[entry.node].counts.times.record(us);
+        }
+    }
+
     /// Whether the driver should read the clock at the end of this turn, for `handle_turn_end`.
     #[inline]
     pub fn wants_clock(&self) -> bool {

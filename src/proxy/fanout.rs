@@ -110,6 +110,9 @@ impl Proxy {
             reply = &counted;
         }
         self.settle(r);
+        if self.requests[r].state == State::InFlight {
+            self.time_part(r);
+        }
         let bytes_max = self.reply_bytes_max();
         let entry = &mut self.requests[r];
         entry.state = State::Done;

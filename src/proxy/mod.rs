@@ -124,8 +124,10 @@ pub struct Tally {
     pub commands: u64,
     pub commands_local: u64,
     pub error_replies: u64,
-    pub redirects: u64,
-    pub retries: u64,
+    pub redirects_moved: u64,
+    pub redirects_ask: u64,
+    pub retries_tryagain: u64,
+    pub retries_other: u64,
     pub splits: u64,
     pub crossslot: u64,
     pub lost: u64,
@@ -159,8 +161,10 @@ impl Tally {
         self.commands += other.commands;
         self.commands_local += other.commands_local;
         self.error_replies += other.error_replies;
-        self.redirects += other.redirects;
-        self.retries += other.retries;
+        self.redirects_moved += other.redirects_moved;
+        self.redirects_ask += other.redirects_ask;
+        self.retries_tryagain += other.retries_tryagain;
+        self.retries_other += other.retries_other;
         self.splits += other.splits;
         self.crossslot += other.crossslot;
         self.lost += other.lost;
@@ -245,7 +249,7 @@ pub struct Proxy {
     /// Until then slots are taken to be moving (`overtaken`).
     resharding_ms: u64,
     /// What of them is this proxy's, of the counts that INFO must not be late with.
-    own_totals: [u64; 6],
+    own_totals: [u64; 7],
     counts: Counts,
     /// Bytes of one word and of a request that the nodes take, as far as they say.
     node_bounds: (Option<u64>, Option<u64>),
@@ -335,7 +339,7 @@ impl Proxy {
             waits: Waits { list: Vec::new(), next_ms: u64::MAX, tickets: 0 },
             repeats: Repeats::default(),
             resharding_ms: 0,
-            own_totals: [0; 6],
+            own_totals: [0; 7],
             counts: Counts::default(),
             node_bounds: (None, None),
             key_watch: KeyWatch::new(settings.sample_keys, random.clone()),

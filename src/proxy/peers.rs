@@ -80,12 +80,14 @@ pub enum Told {
 /// The main thread, among those who are asked.
 pub const MAIN: u16 = u16::MAX;
 
-/// How many clients there are.
+/// How many clients there are, and what they were told.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct ClientCounts {
     pub connected: u64,
     pub blocked: u64,
     pub subscribed: u64,
+    /// Error replies so far.
+    pub errors: u64,
 }
 
 /// A pattern of one reactor: whether a client wants it, and the nodes that count it.
@@ -416,12 +418,14 @@ impl Proxy {
                 sum.connected += counts.connected;
                 sum.blocked += counts.blocked;
                 sum.subscribed += counts.subscribed;
+                sum.errors += counts.errors;
             }
         }
+        self.freshen_totals();
+        self.totals.error_replies = sum.errors;
         self.totals.clients = sum.connected;
         self.totals.blocked_clients = sum.blocked;
         self.totals.pubsub_clients = sum.subscribed;
-        self.own_totals = self.own_counts();
     }
 
     fn write_info(&mut self, inquiry: &Inquiry, out: &mut Vec<u8>) {
@@ -468,8 +472,8 @@ impl Proxy {
     }
 
     fn client_counts(&self) -> ClientCounts {
-        let [connected, blocked, .., subscribed] = self.own_counts();
-        ClientCounts { connected, blocked, subscribed }
+        let [connected, blocked, .., subscribed, errors] = self.own_counts();
+        ClientCounts { connected, blocked, subscribed, errors }
     }
 
     /// What `local` says to a command of this client.

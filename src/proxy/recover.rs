@@ -9,7 +9,7 @@ use super::route::{self, AfterLoss, Facts, Loss, Next};
 use super::types::{Action, NONE, Report};
 use super::{Proxy, Wait};
 use crate::cluster::{Endpoint, redirect_endpoint};
-use crate::resp::reply::{classify_error, parse_redirect};
+use crate::resp::reply::{ErrorKind, classify_error, parse_redirect};
 
 /// How long an unknown redirect target may take to be confirmed.
 const CONFIRM_BUDGET_MS: u64 = 1_500;
@@ -155,7 +155,7 @@ impl Proxy {
                     entry.node = node;
                     entry.marks.set(Marks::ASKING);
                     entry.redirects += 1;
-                    self.tally.redirects += 1;
+                    self.tally.redirects_ask += 1;
                 }
                 self.launch_led(r, line, bytes);
             }
@@ -171,14 +171,17 @@ impl Proxy {
                 // that neither node has costs one more redirect: ASK here, TRYAGAIN there.
                 entry.redirects = 0;
                 self.requests.set_reply(r, line);
-                self.tally.retries += 1;
+                match classify_error(line) {
+                    ErrorKind::TryAgain => self.tally.retries_tryagain += 1,
+                    _ => self.tally.retries_other += 1,
+                }
                 self.wait(r, Bytes::Own(bytes), self.now.ms + ms + jitter, refresh);
             }
             Next::Divide => self.divide(r, &bytes),
             Next::Heal if self.script_of(&bytes).is_none() => self.complete(r, line),
             Next::Heal => {
                 self.requests[r].waits = 1;
-                self.tally.retries += 1;
+                self.tally.retries_other += 1;
                 self.launch(r, Bytes::Own(bytes));
             }
         }
@@ -197,7 +200,7 @@ impl Proxy {
     /// MOVED to a node that we know: the map is patched here at once, and everywhere soon.
     fn follow(&mut self, r: u32, line: &[u8]) {
         self.requests[r].redirects += 1;
-        self.tally.redirects += 1;
+        self.tally.redirects_moved += 1;
         let from = self.nodes[self.requests[r].node].address;
         let Some((slot, _)) = parse_redirect(line) else { return };
         let Some((endpoint, Some(node))) = self.redirect_target(r, line) else { return };
@@ -216,7 +219,7 @@ impl Proxy {
     /// map is to be another one the nodes are asked.
     fn follow_alone(&mut self, r: u32, line: &[u8]) {
         self.requests[r].redirects += 1;
-        self.tally.redirects += 1;
+        self.tally.redirects_moved += 1;
         self.actions.push(Action::Report(Report::WantRefresh));
         let Some((slot, _)) = parse_redirect(line) else { return };
         let Some((_, Some(node))) = self.redirect_target(r, line) else { return };
@@ -410,7 +413,7 @@ impl Proxy {
             (AfterLoss::Again, Some(bytes)) => self.relaunch_later(r, bytes),
             (AfterLoss::Repeat, Some(bytes)) => {
                 self.requests[r].marks.set(Marks::REPEATED);
-                self.tally.retries += 1;
+                self.tally.retries_other += 1;
                 self.relaunch_later(r, bytes);
             }
             (AfterLoss::TimedOut, _) => {

@@ -78,6 +78,15 @@ impl Sample {
         }
     }
 
+    /// The timed request that is at its node or nodes, and since when.
+    #[inline]
+    pub fn sent(&self) -> Option<(u32, u64)> {
+        match *self {
+            Sample::Taken { request, sent_us: sent_us @ 1.., .. } => Some((request, sent_us)),
+            _ => None,
+        }
+    }
+
     /// The end of a turn that began at `turn_us`; `entry`: the timed request.
     pub fn end_turn(
         &mut self,
@@ -170,6 +179,21 @@ mod tests {
         let timing = Timing { whole_us: 260, node_us: 220, node: 3 };
         assert_eq!(requests.end_turn(350, 360), Some(timing));
         assert_eq!(requests.end_turn(400, 410), None);
+    }
+
+    #[test]
+    fn request_whose_parts_are_at_several_nodes_says_since_when() {
+        let mut requests = Requests::default();
+        requests.sample.arm(100);
+        let whole = requests.open(of_client(Marks::default()));
+        requests[whole].state = State::Parent;
+        assert_eq!(requests.sample.sent(), None);
+        requests.end_turn(100, 130);
+        assert_eq!(requests.sample.sent(), Some((whole, 130)));
+        requests.close(whole);
+        assert_eq!(requests.sample.sent(), None);
+        let timing = Timing { whole_us: 160, node_us: 120, node: SEVERAL };
+        assert_eq!(requests.end_turn(250, 260), Some(timing));
     }
 
     #[test]

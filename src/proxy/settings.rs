@@ -96,7 +96,13 @@ impl Proxy {
         let c = asked.client;
         match whom {
             ConfigOf::Nodes if asked.command.name == "CONFIG|GET" => self.run_any_node(asked, args),
-            ConfigOf::Nodes => self.run_every_node(asked, args),
+            ConfigOf::Nodes => {
+                if asked.command.name == "CONFIG|RESETSTAT" {
+                    // Ours are among what INFO shows beside theirs.
+                    self.reset_all_counts();
+                }
+                self.run_every_node(asked, args)
+            }
             ConfigOf::Both => self.answer_with(c, errors::mixed_options),
             ConfigOf::Options if self.is_admin(c) => self.run_together(asked, args),
             // Setting what already holds is answered OK where a server has the option, too.

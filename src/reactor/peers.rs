@@ -46,10 +46,11 @@ pub enum Message {
     Left {
         from: u16,
     },
-    /// From the main thread: accept from now on. `arrivals`: clients of the process before come,
-    /// until `AllCame`, and it is to be told how.
+    /// From the main thread: accept from now on, and tell `done`. `arrivals`: clients of the process
+    /// before come, until `AllCame`, and it is to be told how.
     Listen {
         arrivals: Option<Sender<Arrival>>,
+        done: Sender<()>,
     },
     AllCame,
     /// A client's socket: of one that another reactor has accepted, or of the process before this
@@ -225,7 +226,10 @@ impl Worker {
                 Message::Left { from } => {
                     self.proxies.iter_mut().for_each(|proxy| proxy.handle_peer_left(from, now));
                 }
-                Message::Listen { arrivals } => self.listen(arrivals),
+                Message::Listen { arrivals, done } => {
+                    self.listen(arrivals);
+                    let _ = done.try_send(());
+                }
                 Message::AllCame => self.note_all_came(),
                 Message::Adopt { pool, fd, parcel } => self.adopt(pool, fd, parcel),
                 Message::HandOver(how) => self.begin_to_hand_over(how),

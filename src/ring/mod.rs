@@ -48,9 +48,8 @@ pub use socket::Listener;
 pub use socket::bind;
 pub use socket::listen;
 pub use socket::somaxconn;
-pub use system::{
-    edit_start_words, raise_descriptor_limit, return_freed_memory, terminal_size, trim_memory, user,
-};
+pub use system::{edit_start_words, monotonic_us, raise_descriptor_limit, return_freed_memory};
+pub use system::{terminal_size, trim_memory, user};
 pub use table::SocketId;
 pub use wake::Waker;
 

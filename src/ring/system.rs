@@ -61,6 +61,17 @@ fn get_limit(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     Ok(limit)
 }
 
+/// CLOCK_MONOTONIC in microseconds, as a service manager wants to be told it; std's is opaque.
+pub fn monotonic_us() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a pointer to a timespec of ours, which is written.
+    if unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) } != 0 {
+        return 0;
+    }
+    let (seconds, nanos) = (u64::try_from(now.tv_sec), u64::try_from(now.tv_nsec));
+    seconds.unwrap_or(0) * 1_000_000 + nanos.unwrap_or(0) / 1_000
+}
+
 /// The user whom the process acts as.
 pub fn user() -> u32 {
     // SAFETY: no arguments, and it cannot fail.

@@ -72,7 +72,8 @@ fn metrics_tell_of_commands_nodes_errors_and_times() {
     for n in 0..3_000 {
         assert_eq!(client.run(&format!("SET m:{n} v")).text(), "OK");
     }
-    client.run("MGET m:1 m:2 m:3 m:4");
+    // Its own time is counted for each of its nodes: none of those that are added up below.
+    client.run("MGET {m:1}1 {m:1}2");
     for _ in 0..5 {
         assert!(client.run("SINTER m:1 m:2").is_error());
         assert!(client.run("LPUSH m:1 x").is_error());
@@ -86,13 +87,14 @@ fn metrics_tell_of_commands_nodes_errors_and_times() {
         |name: &str, labels: &[(&str, &str)]| after.sum(name, labels) - before.sum(name, labels);
     assert_eq!(grown("ringway_commands_total", &[("command", "set"), ("class", "write")]), 3_000.0);
     assert_eq!(grown("ringway_commands_total", &[("class", "split_values")]), 1.0);
+    assert_eq!(grown("ringway_redirects_total", &[("kind", "moved")]), 0.0);
+    assert_eq!(grown("ringway_retries_total", &[]), 0.0);
     assert_eq!(grown("ringway_crossslot_refusals_total", &[("command", "sinter")]), 5.0);
     assert_eq!(grown("ringway_errors_total", &[("kind", "crossslot")]), 5.0);
     assert_eq!(grown("ringway_replied_errors_total", &[("error", "WRONGTYPE")]), 5.0);
     assert_eq!(grown("ringway_replied_errors_total", &[("error", "CROSSSLOT")]), 5.0);
     assert_eq!(grown("ringway_error_replies_total", &[]), 15.0);
     assert_eq!(grown("ringway_node_error_replies_total", &[]), 10.0);
-    assert_eq!(grown("ringway_requests_split_total", &[]), 1.0);
     let mut nodes = 0.0;
     for node in &rig.cluster.nodes {
         let asked = grown("ringway_node_requests_total", &[("node", &node.address())]);
@@ -113,6 +115,70 @@ fn metrics_tell_of_commands_nodes_errors_and_times() {
     assert_eq!(after.sum("ringway_slots_served", &[]), 16_384.0);
     assert!(grown("ringway_ring_enters_total", &[]) > 0.0);
     assert_eq!(after.sum("ringway_clients", &[]), 1.0);
+}
+
+#[test]
+fn time_of_a_cut_request_is_counted_for_each_node_that_took_part() {
+    let rig = start(&[]);
+    let mut client = rig.proxy.client();
+    for n in 0..1_000 {
+        // Slots of all three nodes.
+        client.run(&format!("MGET c:{n} d:{n} e:{n} f:{n} g:{n} h:{n} i:{n} j:{n} k:{n} l:{n}"));
+    }
+    let told = wait_metric(rig.port, "ringway_requests_split_total", &[], 1_000.0);
+    let timed = told.sum("ringway_request_duration_seconds_count", &[]);
+    assert!(timed > 4.0, "{timed}");
+    let whole = told.sum("ringway_request_duration_seconds_sum", &[]);
+    for node in &rig.cluster.nodes {
+        let of = [("node", &*node.address())];
+        let count = told.sum("ringway_node_duration_seconds_count", &of);
+        let sum = told.sum("ringway_node_duration_seconds_sum", &of);
+        // A node with several parts counts once for each.
+        assert!(count > timed / 2.0, "{count} of {timed}");
+        assert!(sum > 0.0 && sum / count <= whole / timed * 1.5, "{sum} {count} {whole} {timed}");
+    }
+}
+
+#[test]
+fn readiness_is_told_of_each_pool() {
+    let (cluster, admin) = (Cluster::three(flavour()), free_port());
+    let (folder, dead) = (Folder::new("pools"), free_port());
+    let text = format!(
+        "admin_listen = \"127.0.0.1:{admin}\"\n\
+         [[pool]]\nname = \"good\"\nlisten = \"127.0.0.1:{}\"\nnodes = {:?}\n\
+         [[pool]]\nname = \"dead\"\nlisten = \"127.0.0.1:{dead}\"\nnodes = \"127.0.0.1:1\"\n",
+        free_port(),
+        cluster.nodes[0].address(),
+    );
+    let file = folder.file("ringway.toml");
+    std::fs::write(&file, text).unwrap();
+    let args = ["--config", file.to_str().unwrap()];
+    let _proxy = Process::start(&program(), &args, &folder.file("log"));
+    // One good pool is enough for the process; which is bad stands below.
+    let all = "ready\ngood: ready\ndead: no slot is served\n";
+    wait_until(seconds(10), "a verdict on each pool", || {
+        ask(admin, "GET /readyz HTTP/1.1\r\n\r\n")
+            .is_ok_and(|answer| (answer.status, answer.body.as_str()) == (200, all))
+    });
+    for (pool, status, body) in [
+        ("good", 200, "ready\n"),
+        ("dead", 503, "no slot is served\n"),
+        ("none", 404, "There is no such pool.\n"),
+    ] {
+        let answer = get(admin, &format!("/readyz?pool={pool}"));
+        assert_eq!((answer.status, answer.body.as_str()), (status, body));
+    }
+}
+
+#[test]
+fn error_replies_are_exact_in_info_at_once_on_all_reactors() {
+    let rig = start(&[]);
+    let mut clients: Vec<_> = (0..6).map(|_| rig.proxy.client()).collect();
+    for n in 1..=30 {
+        assert!(clients[n % 6].run("HGET k").is_error());
+        let text = clients[(n + 1) % 6].run("INFO stats").string();
+        assert!(text.contains(&format!("total_error_replies:{n}\r\n")), "{n}: {text}");
+    }
 }
 
 #[test]

@@ -113,6 +113,17 @@ fn c8_half_moved_slot_serves_both_halves() {
     cluster.close_migration(100, 0, 2);
     let all = client.run(&format!("MGET {moved} {unmoved} {fresh}")).text();
     assert_eq!(all, "[\"4\", \"2\", \"3\"]");
+
+    // What was seen is told apart: ASK while it was half moved, MOVED after, TRYAGAIN for SUNION.
+    wait_until(seconds(5), "INFO to count redirects by kind", || {
+        let text = client.run("INFO ringway").string();
+        let count = |name: &str| -> u64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap_or_else(|| panic!("no {name} in {text}")).trim().parse().unwrap()
+        };
+        let (moved, ask) = (count("redirects_moved"), count("redirects_ask"));
+        moved >= 1 && ask >= 7 && count("redirects") == moved + ask && count("retries_tryagain") > 2
+    });
 }
 
 #[test]

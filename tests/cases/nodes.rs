@@ -74,6 +74,14 @@ fn config_is_the_nodes_where_that_is_allowed() {
         let told = node.run("CONFIG GET hash-max-listpack-entries").text();
         assert!(told.contains("\"77\""), "{told}");
     }
+    // The proxy's own counts are among those that it counts anew.
+    for errors in [1, 2] {
+        assert!(client.run("CONFIG SET no-such-option 1").is_error());
+        assert_eq!(client.run("CONFIG RESETSTAT").text(), "OK");
+        (0..errors).for_each(|_| assert!(client.run("HGET k").is_error()));
+        let told = client.run("INFO stats").string();
+        assert!(told.contains(&format!("total_error_replies:{errors}\r\n")), "{told}");
+    }
     let refused = answers(&mut client, &["CONFIG SET no-such-option 1", "CONFIG SET maxmemory x"]);
     assert!(refused.iter().all(|text| text.starts_with("-ERR ")), "{refused:?}");
     assert!(matches!(

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use ringway::proxy::{Conn, Now, Proxy, Socket};
+use ringway::proxy::{Adopted, Conn, Now, Proxy, Socket};
 
 use crate::history::Violation;
 use crate::network::{Completion, Inbound, Peer};
@@ -170,7 +170,7 @@ impl World {
         let Peer::Client(client) = entry.peer else { return };
         entry.in_transit = false;
         match self.proxy.handle_adopted(socket, addresses_of(client), parcel, now) {
-            Ok((index, bytes)) => {
+            Ok(Adopted { client: index, bytes, .. }) => {
                 let Some(entry) = self.entry(socket) else { return };
                 let conn = Conn::Client(index);
                 entry.owner = Some(conn);

@@ -164,8 +164,10 @@ pub struct Totals {
     pub backends_private: u64,
     pub requests_in_flight: u64,
     /// MOVED and ASK.
-    pub redirects: u64,
-    pub retries: u64,
+    pub redirects_moved: u64,
+    pub redirects_ask: u64,
+    pub retries_tryagain: u64,
+    pub retries_other: u64,
     pub timeouts: u64,
     pub backends_lost: u64,
     /// Requests that were cut by slot.
