@@ -148,7 +148,7 @@ part_fuzz() {
     local executions=${RINGWAY_FUZZ_EXECUTIONS:-20000000} targets folder=tests/.cache/fuzz
     if ! cargo +nightly fuzz --version 2>/dev/null; then
         echo "no 'cargo +nightly fuzz' here (cargo install cargo-fuzz): the seeded loop instead"
-        RINGWAY_FUZZ_EXECUTIONS=$executions "${run[@]}"
+        "${run[@]}"
         return
     fi
     "${run[@]}" --skip target:: && RINGWAY_FUZZ_SEEDS_TO=$PWD/$folder "${run[@]}" target:: || return 1
