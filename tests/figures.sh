@@ -68,7 +68,7 @@ tests_of() {
     case $1 in
     G2) echo "--test cases -- --nocapture --test-threads 1 fence::" ;;
     G8) echo "--test fuzz -- --nocapture --test-threads 2 target::" ;;
-    G9) echo "--test conformance -- --nocapture --test-threads 1 streams::" ;;
+    G9) echo "--test fuzz -- --nocapture --test-threads 1 differential::" ;;
     G14) echo "--test chaos -- --nocapture --test-threads 1 g13_g14_" ;;
     *) echo "--test chaos -- --nocapture --test-threads 1 ${1,,}_" ;;
     esac

@@ -124,21 +124,19 @@ fn flood(port: u16, seed: u64, count: u64) -> BTreeMap<&'static str, u64> {
     kinds
 }
 
-/// Several threads' floods, added up.
-fn floods(port: u16, seed: u64, count: u64) -> BTreeMap<&'static str, u64> {
+/// Several threads' floods, added to what there were.
+fn floods(port: u16, seed: u64, count: u64, kinds: &mut BTreeMap<&'static str, u64>) {
     const THREADS: u64 = 4;
     let start = |i| {
         let share = count / THREADS + u64::from(i < count % THREADS);
         std::thread::spawn(move || flood(port, seed.wrapping_mul(1_000) + i, share))
     };
     let threads: Vec<_> = (0..THREADS).map(start).collect();
-    let mut all = BTreeMap::new();
     for thread in threads {
         for (kind, count) in thread.join().expect("each was told and closed") {
-            *all.entry(kind).or_default() += count;
+            *kinds.entry(kind).or_default() += count;
         }
     }
-    all
 }
 
 #[test]
@@ -149,14 +147,14 @@ fn h6_broken_requests_are_told_and_closed_and_nobody_else_sees_them() {
     let mut proxy = Proxy::start_with(&cluster, &Settings::default());
     let pid = proxy.process.id();
     let mut styles = usual_styles(1);
-    styles.iter_mut().for_each(|style: &mut Style| style.pause = millis(5));
+    styles.iter_mut().for_each(|style: &mut Style| style.pause = millis(20));
     let crowd = Crowd::start(proxy.port, seed(), &styles);
     // What the first ones make grow may stay.
-    let warm = count / 10;
-    floods(proxy.port, seed(), warm);
+    let (warm, mut kinds) = (count / 10, BTreeMap::new());
+    floods(proxy.port, seed(), warm, &mut kinds);
     std::thread::sleep(millis(300));
     let (resident, open) = (proxy.process.resident_kib(), descriptors(pid));
-    let kinds = floods(proxy.port, seed() + 1, count - warm);
+    floods(proxy.port, seed() + 1, count - warm, &mut kinds);
     // Connections for scripts are made when they are wanted (`soak`).
     wait_until(seconds(10), "all of them to be closed", || descriptors(pid) <= open + 12);
     let (resident_after, open_after) = (proxy.process.resident_kib(), descriptors(pid));
