@@ -30,7 +30,7 @@ impl Random {
     /// 0..bound; 0 for a bound of 0. By multiplication: most of what an input costs are draws.
     #[inline]
     pub fn below(&mut self, bound: usize) -> usize {
-        (u128::from(self.next()) * bound as u128 >> 64) as usize
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
     /// True once in so many cases.
@@ -94,7 +94,7 @@ impl Random {
         while out.len() < end {
             let eight = self.next().to_le_bytes();
             let some = &eight[..(end - out.len()).min(8)];
-            out.extend(some.iter().map(|byte| BYTES[usize::from(*byte) * BYTES.len() >> 8]));
+            out.extend(some.iter().map(|byte| BYTES[(usize::from(*byte) * BYTES.len()) >> 8]));
         }
     }
 
