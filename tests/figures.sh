@@ -3,17 +3,19 @@
 #
 #   tests/figures.sh [short] [FIGURE …]
 #
-#   tests/figures.sh               all of them, at full size: about an hour and a half
+#   tests/figures.sh               all of them, at full size: about two hours and a half
 #   tests/figures.sh G3 G19        these
-#   tests/figures.sh short         all of them at the size that CI runs: about four minutes
+#   tests/figures.sh short         all of them at the size that CI runs: about five minutes
 #
-# Figures: G1 G2 G3 G4 G5 G9 G10 G13 G14 G16 G17 G18 G19
+# Figures: G1 G2 G3 G4 G5 G8 G9 G10 G13 G14 G16 G17 G18 G19 H6
 #
 #   G1   wrong replies while nodes are killed, stopped, moved, cut off: 30 M commands verified, 100 faults
 #   G2   wrong replies while somebody splits replies by scripts: 1 M
 #   G3   increments doubled or lost: 1 M, while connections are cut
 #   G4   errors seen in planned failovers, and while all slots move; the longest stall
 #   G5   time from the cluster's first good reply after a primary was killed to the first through the proxy
+#   G8   executions of each fuzz target in which its property holds, without crash, hang or too much memory: 20 M
+#        (an hour of CPU)
 #   G9   streams of odd bytes answered otherwise than by the server
 #   G10  100 restarts with clients of all kinds: what they lose (nothing), slowest reply, steps of the takeover
 #   G13  idle clients that are served at the end; G14: bytes and CPU that they cost
@@ -21,12 +23,13 @@
 #   G17  CLUSTER calls a second in a storm of MOVED; requests sent for each asked while a node refuses
 #   G18  CPU and log without free descriptors, and time until clients are served again
 #   G19  ten minutes of load and faults: growth of memory, descriptors
+#   H6   broken requests, 1 M on as many connections: each is told and closed, others see nothing
 #
 # RINGWAY_CHAOS_SEED: what the faults are. Needs what tests/run.sh chaos has installed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-ALL="G1 G2 G3 G4 G5 G9 G10 G13 G14 G16 G17 G18 G19"
+ALL="G1 G2 G3 G4 G5 G8 G9 G10 G13 G14 G16 G17 G18 G19 H6"
 
 main() {
     case "${1-}" in
@@ -56,7 +59,7 @@ main() {
     done
     echo
     for figure in $wanted; do
-        grep -hE '(^|\.\.\. )(G[0-9]+|     ): |FAILED' "tests/.cache/logs/$figure.log" | sed 's/^.*\.\.\. G/G/'
+        grep -hE '(^|\.\.\. )([GH][0-9]+|     ): |FAILED' "tests/.cache/logs/$figure.log" | sed -E 's/^.*\.\.\. ([GH])/\1/'
     done
     [[ $failed == 0 ]]
 }
@@ -65,7 +68,8 @@ main() {
 tests_of() {
     case $1 in
     G2) echo "--test cases -- --nocapture --test-threads 1 fence::" ;;
-    G9) echo "--test conformance -- --nocapture --test-threads 1 streams::" ;;
+    G8) echo "--test fuzz -- --nocapture --test-threads 2 target::" ;;
+    G9) echo "--test fuzz -- --nocapture --test-threads 1 differential::" ;;
     G10) echo "--test program -- --nocapture --test-threads 1 restarts_" ;;
     G14) echo "--test chaos -- --nocapture --test-threads 1 g13_g14_" ;;
     *) echo "--test chaos -- --nocapture --test-threads 1 ${1,,}_" ;;

@@ -13,6 +13,7 @@
 #
 # RINGWAY_SIMULATION_SEEDS  seeds of the simulation (20000), from RINGWAY_SIMULATION_FIRST on (1); 200 of them run twice
 # RINGWAY_FUZZ_EXECUTIONS   of each fuzz target (20,000,000 with 'long'; else so many as fit), RINGWAY_FUZZ_SEED (1)
+# RINGWAY_FUZZ_SECONDS      of each under libFuzzer, only with 'long' (300)
 # RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (16; 600 with 'long'), and what it does;
 #                           until RINGWAY_CHAOS_COMMANDS are verified (1.5 million; ten times as many with 'long')
 # Single figures, each printed at the end: tests/figures.sh
@@ -72,7 +73,7 @@ limit_of() {
     tcl) echo 600 ;;
     suites) echo 900 ;;
     simulation) echo 900 ;;
-    # Long: 20 million executions of twelve targets take three and a half hours of CPU.
+    # Long: 20 million executions of twelve targets take an hour of CPU, and libFuzzer another one.
     fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 600 ;;
     chaos) echo 600 ;;
     demo) echo 600 ;;
@@ -137,26 +138,21 @@ part_simulation() {
     cargo test --locked --profile simulation --test simulation
 }
 
-# Any bytes into the pure rooms, and the same bytes to redis-server and to the proxy. In a long run by cargo-fuzz where
-# a nightly toolchain has it, else by the seeded loop.
+# Any bytes into the pure rooms, and the same bytes to redis-server and to the proxy. In a long run 20 million inputs of
+# each target, and then some minutes of each under libFuzzer, where a nightly toolchain has cargo-fuzz.
 part_fuzz() {
-    local run=(cargo test --locked --profile simulation --test fuzz -- --test-threads 2 --nocapture)
-    if [[ -z ${RINGWAY_LONG-} ]]; then
-        "${run[@]}"
-        return
-    fi
-    local executions=${RINGWAY_FUZZ_EXECUTIONS:-20000000} targets folder=tests/.cache/fuzz
+    cargo test --locked --profile simulation --test fuzz -- --test-threads 2 --nocapture || return 1
+    [[ -n ${RINGWAY_LONG-} ]] || return 0
     if ! cargo +nightly fuzz --version 2>/dev/null; then
-        echo "no 'cargo +nightly fuzz' here (cargo install cargo-fuzz): the seeded loop instead"
-        RINGWAY_FUZZ_EXECUTIONS=$executions "${run[@]}"
+        echo "no 'cargo +nightly fuzz' here (cargo install cargo-fuzz --locked): libFuzzer is left out"
         return
     fi
-    "${run[@]}" --skip target:: && RINGWAY_FUZZ_SEEDS_TO=$PWD/$folder "${run[@]}" target:: || return 1
-    targets=$(cargo +nightly fuzz list --fuzz-dir tests/fuzz/cargo-fuzz)
-    for target in $targets; do
+    local target folder=$PWD/tests/.cache/fuzz crate=tests/fuzz/cargo-fuzz
+    RINGWAY_FUZZ_SEEDS_TO=$folder cargo test --locked --profile simulation --test fuzz target:: >/dev/null || return 1
+    for target in $(cargo +nightly fuzz list --fuzz-dir $crate); do
         echo "test fuzz::$target ..."
-        cargo +nightly fuzz run --fuzz-dir tests/fuzz/cargo-fuzz "$target" "$folder/$target" -- \
-            -runs="$executions" -max_len=20000 -rss_limit_mb=1024 -timeout=20 || return 1
+        cargo +nightly fuzz run --fuzz-dir $crate "$target" "$folder/$target" -- -max_len=20000 -rss_limit_mb=1024 \
+            -timeout=20 -max_total_time="${RINGWAY_FUZZ_SECONDS:-300}" || return 1
     done
 }
 

@@ -220,8 +220,14 @@ impl<'a> Builder<'a> {
                 *entry = place;
             }
         }
+        // Slots come in ranges: what the last one's owner became, this one's mostly becomes too.
+        let (mut last, mut place) = (UNOWNED, UNOWNED);
         for owner in topology.owners.iter_mut() {
-            *owner = place_of.get(usize::from(*owner)).copied().unwrap_or(UNOWNED);
+            if *owner != last {
+                last = *owner;
+                place = place_of.get(usize::from(last)).copied().unwrap_or(UNOWNED);
+            }
+            *owner = place;
         }
         let mut nodes: Vec<Node> =
             order.iter().filter_map(|&index| topology.nodes.get(index).cloned()).collect();

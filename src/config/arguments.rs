@@ -44,7 +44,6 @@ const OTHER_FLAGS: [&str; 3] = ["--config", "--help", "--version"];
 /// `arguments` without the program's name.
 pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Arguments {
     let mut reader = Reader {
-        rows: rows(),
         out: Arguments {
             verb: Verb::Run,
             config_file: None,
@@ -72,7 +71,6 @@ pub fn read(arguments: impl IntoIterator<Item = OsString>) -> Arguments {
 }
 
 struct Reader {
-    rows: Vec<Row>,
     out: Arguments,
     /// The last flag was unknown, so a bare word may be its value.
     after_unknown: bool,
@@ -88,8 +86,8 @@ impl Reader {
                 Ok(value) => self.out.config_file = Some(value.to_string_lossy().into_owned()),
                 Err(_) => self.complain(flag, "wants the path of a TOML file"),
             },
-            _ => match self.rows.iter().find(|row| row.flag() == flag).cloned() {
-                Some(row) => self.option(&row, parser),
+            _ => match rows().iter().find(|row| row.flag() == flag) {
+                Some(row) => self.option(row, parser),
                 None => self.unknown(flag, parser),
             },
         }
@@ -102,11 +100,11 @@ impl Reader {
             None if row.is_switch() => "on".into(),
             None => match parser.value() {
                 Ok(value) => value,
-                Err(_) => return self.complain(&flag, &format!("wants {}", row.wanted)),
+                Err(_) => return self.complain(flag, &format!("wants {}", row.wanted)),
             },
         };
         let Some(text) = value.to_str() else {
-            return self.complain(&flag, "is not UTF-8");
+            return self.complain(flag, "is not UTF-8");
         };
         let earlier = self.out.given.iter_mut().find(|given| given.name == row.name);
         match earlier {
@@ -119,7 +117,7 @@ impl Reader {
             None => self.out.given.push(Given {
                 name: row.name,
                 raw: Raw::Text(text.to_string()),
-                source: Source::Flag(flag),
+                source: Source::Flag(flag.to_string()),
             }),
         }
     }
@@ -142,8 +140,7 @@ impl Reader {
         // `--reactors=4` misspelt: its value is not a mistake of its own.
         let _ = parser.optional_value();
         self.after_unknown = true;
-        let flags: Vec<String> = self.rows.iter().map(Row::flag).collect();
-        let known = flags.iter().map(String::as_str).chain(OTHER_FLAGS);
+        let known = rows().iter().map(Row::flag).chain(OTHER_FLAGS);
         let text = match nearest(flag, known) {
             Some(known) => format!("no such option; did you mean {known}?"),
             None => "no such option".to_string(),
@@ -168,7 +165,6 @@ impl Reader {
 /// An empty one counts as not set. An unknown one is only a warning: Kubernetes sets
 /// `RINGWAY_PORT`, `RINGWAY_SERVICE_HOST` and more for a service of our name.
 pub fn read_variables(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Variables {
-    let rows = rows();
     let mut out = Variables::default();
     for (name, value) in variables {
         let Some(name) = name.to_str().filter(|name| name.starts_with("RINGWAY_")) else {
@@ -185,12 +181,11 @@ pub fn read_variables(variables: impl IntoIterator<Item = (OsString, OsString)>)
         };
         if name == "RINGWAY_CONFIG" {
             out.config_file = Some(value.to_string());
-        } else if let Some(row) = rows.iter().find(|row| row.variable() == name) {
+        } else if let Some(row) = rows().iter().find(|row| row.variable() == name) {
             let raw = Raw::Text(value.to_string());
             out.given.push(Given { name: row.name, raw, source });
         } else if !name.starts_with("RINGWAY_PORT") && !name.starts_with("RINGWAY_SERVICE_") {
-            let known: Vec<String> = rows.iter().map(Row::variable).collect();
-            let hint = nearest(name, known.iter().map(String::as_str));
+            let hint = nearest(name, rows().iter().map(Row::variable));
             let hint = hint.map_or(String::new(), |known| format!("; did you mean {known}?"));
             out.warnings.push(format!("environment variable {name} is not an option{hint}"));
         }

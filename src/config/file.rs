@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::Given;
-use super::options::{Pool, Process, Row, Scope, find};
+use super::options::{Scope, find, rows};
 use super::problem::{Problem, Source, nearest};
 use super::value::Raw;
 use crate::limits::POOLS_MAX;
@@ -78,7 +78,7 @@ impl Reader<'_> {
                     self.out.given.push(Given { name: row.name, raw: raw(value), source });
                 }
                 Some(_) => self.complain(source, name, "belongs in a [[pool]]".to_string()),
-                None => self.unknown(source, name, &with_others(Process::rows(), &["pool"])),
+                None => self.unknown(source, name, &with_others(Scope::Process, &["pool"])),
             }
         }
         // The parser sorts by name; people read by line.
@@ -118,7 +118,7 @@ impl Reader<'_> {
                     self.complain(source, name, text.to_string());
                 }
                 (_, None) => {
-                    let known = with_others(Pool::rows(), &["user", "address_map"]);
+                    let known = with_others(Scope::Pool, &["user", "address_map"]);
                     self.unknown(source, name, &known);
                 }
             }
@@ -206,8 +206,9 @@ fn line_of(source: &Source) -> usize {
     if let Source::File { line, .. } = source { *line } else { 0 }
 }
 
-fn with_others(rows: Vec<Row>, others: &[&'static str]) -> Vec<&'static str> {
-    rows.iter().map(|row| row.name).chain(others.iter().copied()).collect()
+fn with_others(scope: Scope, others: &[&'static str]) -> Vec<&'static str> {
+    let rows = rows().iter().filter(|row| row.scope == scope);
+    rows.map(|row| row.name).chain(others.iter().copied()).collect()
 }
 
 fn raw(value: &Spanned<DeValue<'_>>) -> Raw {

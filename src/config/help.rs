@@ -36,10 +36,9 @@ pub fn help() -> String {
          \x20     The TOML file (RINGWAY_CONFIG). With [[pool]] several times, one process serves\n\
          \x20     several clusters.\n",
     );
-    let rows = rows();
     for (group, title) in Group::ALL {
         let _ = write!(out, "\n{title}:\n");
-        for row in rows.iter().filter(|row| row.group == group) {
+        for row in rows().iter().filter(|row| row.group == group) {
             option(row, &mut out);
         }
     }

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use crate::cluster::Endpoint;
 use crate::limits::{
@@ -60,8 +61,9 @@ impl Group {
 pub struct Row {
     /// The key in the file.
     pub name: &'static str,
-    /// Singular for lists: `--node` may be given several times.
-    flag: &'static str,
+    /// With its dashes. Singular for lists: `--node` may be given several times.
+    flag: String,
+    variable: String,
     pub scope: Scope,
     pub group: Group,
     pub placeholder: &'static str,
@@ -76,13 +78,13 @@ pub struct Row {
 
 impl Row {
     /// With its dashes: `--request-timeout-ms`.
-    pub fn flag(&self) -> String {
-        format!("--{}", self.flag.replace('_', "-"))
+    pub fn flag(&self) -> &str {
+        &self.flag
     }
 
     /// `RINGWAY_REQUEST_TIMEOUT_MS`.
-    pub fn variable(&self) -> String {
-        format!("RINGWAY_{}", self.name.to_ascii_uppercase())
+    pub fn variable(&self) -> &str {
+        &self.variable
     }
 
     /// Whether a flag without a value means "on".
@@ -120,10 +122,11 @@ macro_rules! options {
         }
 
         impl $Name {
-            pub fn rows() -> Vec<Row> {
+            fn rows() -> Vec<Row> {
                 vec![ $( Row {
                     name: stringify!($field),
-                    flag: stringify!($flag),
+                    flag: format!("--{}", stringify!($flag).replace('_', "-")),
+                    variable: format!("RINGWAY_{}", stringify!($field).to_ascii_uppercase()),
                     scope: Scope::$scope,
                     group: Group::$group,
                     placeholder: if matches!($range, Range::Bytes(..)) { "SIZE" } else {
@@ -333,11 +336,10 @@ pub struct User {
     pub password: Secret,
 }
 
-/// Every option, process first.
-pub fn rows() -> Vec<Row> {
-    let mut rows = Pool::rows();
-    rows.extend(Process::rows());
-    rows
+/// Every option, those of a pool first. Made once: a file asks for a row by each of its names.
+pub fn rows() -> &'static [Row] {
+    static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| [Pool::rows(), Process::rows()].concat());
+    &ROWS
 }
 
 /// For types that need no range.
@@ -346,8 +348,8 @@ pub(super) const fn no_range() -> Range {
 }
 
 /// Finds an option by what stands in the file.
-pub fn find(name: &str) -> Option<Row> {
-    rows().into_iter().find(|row| row.name == name)
+pub fn find(name: &str) -> Option<&'static Row> {
+    rows().iter().find(|row| row.name == name)
 }
 
 #[cfg(test)]
@@ -357,7 +359,7 @@ mod tests {
     #[test]
     fn names_flags_and_variables_are_unique() {
         for of in [Row::flag, Row::variable] {
-            let mut names: Vec<String> = rows().iter().map(of).collect();
+            let mut names: Vec<&str> = rows().iter().map(of).collect();
             names.sort();
             let count = names.len();
             names.dedup();

@@ -93,7 +93,12 @@ impl fmt::Display for Problems {
 /// The candidate that `name` most probably meant, if one is near enough.
 pub fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let farthest = 1 + name.len() / 4;
+    // A byte more or less is an edit, so most candidates need no closer look.
+    let may_be_near = |candidate: &&str| {
+        name.len().abs_diff(candidate.len()) <= farthest || candidate.contains(name)
+    };
     candidates
+        .filter(may_be_near)
         .map(|candidate| (distance(name, candidate), candidate))
         .filter(|&(distance, candidate)| {
             distance <= farthest || (name.len() >= 4 && candidate.contains(name))

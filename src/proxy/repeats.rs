@@ -3,8 +3,8 @@
 //! A node that answers LOADING, CLUSTERDOWN or TRYAGAIN to everybody would else be asked many times
 //! for each request, when it can bear it least. Who finds no token waits on, and its time runs.
 //!
-//! Requests earn the tokens, so that a burst of repeats, too, was paid for by what came before it: an
-//! eleventh each, which leaves room for the few that a process starts with. Without any token one
+//! Requests earn the tokens, so that a burst of repeats, too, was paid for by what came before it:
+//! an eleventh each, which leaves room for the few that a process starts with. Without any token one
 //! still goes now and then, on credit; an answer forgives the debt.
 //!
 //! Not here: whether and when a request is to be sent again at all (`route`); redirects, which have

@@ -46,8 +46,8 @@ pub enum Message {
     Left {
         from: u16,
     },
-    /// From the main thread: accept from now on, and tell `done`. `arrivals`: clients of the process
-    /// before come, until `AllCame`, and it is to be told how.
+    /// From the main thread: accept from now on, and tell `done`. `arrivals`: clients of the
+    /// process before come, until `AllCame`, and it is to be told how.
     Listen {
         arrivals: Option<Sender<Arrival>>,
         done: Sender<()>,

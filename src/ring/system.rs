@@ -83,7 +83,7 @@ pub fn user() -> u32 {
 /// `std::env` says from then on. To be called before other threads are started.
 pub fn edit_start_words(edit: impl Fn(&mut [u8])) -> io::Result<()> {
     let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // proc_pid_stat(5): fields 48 to 51. The name, field 2, is in parentheses and may hold anything.
+    // proc_pid_stat(5): fields 48 to 51. The name, field 2, in parentheses, may hold anything.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().skip(45);
     let places: Vec<usize> = fields.take(4).filter_map(|field| field.parse().ok()).collect();
     let &[first_argument, arguments_end, first_variable, variables_end] = &places[..] else {

@@ -7,6 +7,7 @@
 
 mod abuse;
 mod bed;
+mod broken;
 mod circuit;
 mod clock;
 mod coverage;

@@ -2,10 +2,10 @@
 //! and to the proxy.
 //!
 //! `RINGWAY_FUZZ_EXECUTIONS` (of each target; without it so many as its row says, in all about half a
-//! minute), `RINGWAY_FUZZ_SEED` (1), `RINGWAY_FUZZ_INPUT` (hex: that one execution of the chosen
-//! target), `RINGWAY_FUZZ_EXECUTION` (that one of the seed), `RINGWAY_FUZZ_SEEDS_TO` (a folder: writes
-//! inputs for cargo-fuzz instead of running). Not here: whole runs with time and faults
-//! (`tests/simulation`).
+//! minute, or with `RINGWAY_LONG` 20 million), `RINGWAY_FUZZ_SEED` (1), `RINGWAY_FUZZ_INPUT` (hex: that
+//! one execution of the chosen target), `RINGWAY_FUZZ_EXECUTION` (that one of the seed),
+//! `RINGWAY_FUZZ_SEEDS_TO` (a folder: writes inputs for cargo-fuzz instead of running). Not here: whole
+//! runs with time and faults (`tests/simulation`).
 
 mod differential;
 #[path = "../support/heap.rs"]
@@ -27,6 +27,9 @@ use shared::targets::{self, Target, keys_in};
 /// Inputs that are written for cargo-fuzz to begin with.
 const SEEDS: u64 = 300;
 
+/// Executions of each target in a long run: figure G8.
+const LONG: u64 = 20_000_000;
+
 pub fn variable<T: FromStr>(name: &str) -> Option<T> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is none")))
@@ -47,16 +50,20 @@ fn holds(name: &str) {
     if let Some(folder) = variable::<String>("RINGWAY_FUZZ_SEEDS_TO") {
         return write_seeds(target, Path::new(&folder));
     }
-    let executions = variable("RINGWAY_FUZZ_EXECUTIONS").unwrap_or(target.executions);
+    let long = std::env::var_os("RINGWAY_LONG").is_some();
+    let usual = if long { LONG } else { target.executions };
+    let executions = variable("RINGWAY_FUZZ_EXECUTIONS").unwrap_or(usual);
     let start = processor_seconds();
     if let Some(failure) = runner::run(target, seed(), executions) {
         panic!("{}", failure.report(target, seed()));
     }
     let took = (processor_seconds() - start).max(0.001);
     let rate = executions as f64 / took;
-    let hours = 20e6 / rate / 3600.0;
+    let minutes = LONG as f64 / rate / 60.0;
     println!(
-        "{name}: {executions} executions, {rate:.0} a second of one CPU (20 million: {hours:.2} h)"
+        "G8: {name}: {executions} executions from seed {}, all hold; {rate:.0} a second of one CPU (20 \
+         million: {minutes:.1} minutes)",
+        seed()
     );
 }
 

@@ -13,14 +13,15 @@ const EXECUTIONS: u64 = 10_000;
 #[track_caller]
 fn caught(name: &str, plant: Plant) -> Failure {
     let target = find(name).expect("a target of that name");
-    let failure = with(plant, || runner::run(target, 1, EXECUTIONS));
+    let failure = with(plant, || runner::run(target, crate::seed(), EXECUTIONS));
     let failure = failure.unwrap_or_else(|| panic!("{name} does not catch {plant:?}"));
     assert!(failure.small.len() <= failure.input.len());
     let again = with(plant, || runner::execute(target, &failure.small));
     assert_eq!(again.as_ref(), Err(&failure.why), "{plant:?} fails the same once more");
     let without = runner::execute(target, &failure.small);
     assert_eq!(without, Ok(()), "{plant:?} is what fails, not the target");
-    let report = failure.report(target, 1);
+    println!("{name}: {plant:?} is caught by execution {}", failure.execution + 1);
+    let report = failure.report(target, crate::seed());
     assert!(report.contains("RINGWAY_FUZZ_INPUT=") && report.contains(name), "{report}");
     failure
 }

@@ -117,6 +117,7 @@ fn shrink(target: &Target, input: &[u8]) -> (Vec<u8>, String) {
     let mut left = SHRINKS_MAX;
     let mut piece = small.len().div_ceil(2).max(1);
     loop {
+        let before = small.len();
         let mut at = 0;
         while at < small.len() && left > 0 {
             left -= 1;
@@ -127,7 +128,9 @@ fn shrink(target: &Target, input: &[u8]) -> (Vec<u8>, String) {
                 Ok(()) => at += piece,
             }
         }
-        if piece == 1 || left == 0 {
+        // What could not go before may go once something else has.
+        let settled = piece == 1 && small.len() == before;
+        if settled || left == 0 {
             break;
         }
         piece = piece.div_ceil(2);

@@ -13,6 +13,7 @@ impl SplitMix {
         chance
     }
 
+    #[inline]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

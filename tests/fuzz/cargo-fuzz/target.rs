@@ -4,6 +4,7 @@
 
 #![no_main]
 
+#[allow(dead_code, unused_imports, reason = "the seeded loop needs more of it")]
 #[path = "../shared/mod.rs"]
 mod shared;
 

@@ -65,7 +65,6 @@ pub fn is(plant: Plant) -> bool {
 }
 
 /// Runs `work` with a mistake in place.
-#[allow(dead_code, reason = "the cargo-fuzz crate plants nothing")]
 pub fn with<T>(plant: Plant, work: impl FnOnce() -> T) -> T {
     PLANTED.set(plant);
     let done = work();

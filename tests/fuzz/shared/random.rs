@@ -22,13 +22,15 @@ impl Random {
         Random::new(bytes.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
     }
 
+    #[inline]
     pub fn next(&mut self) -> u64 {
         self.0.next()
     }
 
-    /// 0..bound; 0 for a bound of 0.
+    /// 0..bound; 0 for a bound of 0. By multiplication: most of what an input costs are draws.
+    #[inline]
     pub fn below(&mut self, bound: usize) -> usize {
-        self.0.below(bound as u64) as usize
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
     /// True once in so many cases.
@@ -80,8 +82,20 @@ impl Random {
 
     /// A few bytes of those that mean something to somebody.
     pub fn text(&mut self, max: usize) -> Vec<u8> {
-        let length = self.length(max);
-        (0..length).map(|_| self.pick(b"abcXYZ019 \r\n\0\xff$*:-{}\"'\\")).collect()
+        let mut out = Vec::new();
+        self.put_text(max, &mut out);
+        out
+    }
+
+    /// The same, behind what is there. One draw makes eight of them.
+    pub fn put_text(&mut self, max: usize, out: &mut Vec<u8>) {
+        const BYTES: &[u8; 23] = b"abcXYZ019 \r\n\0\xff$*:-{}\"'\\";
+        let end = out.len() + self.length(max);
+        while out.len() < end {
+            let eight = self.next().to_le_bytes();
+            let some = &eight[..(end - out.len()).min(8)];
+            out.extend(some.iter().map(|byte| BYTES[(usize::from(*byte) * BYTES.len()) >> 8]));
+        }
     }
 
     /// Changes bytes here and there; `others` lends pieces.

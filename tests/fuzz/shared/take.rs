@@ -48,3 +48,24 @@ pub fn put_pieces<P: AsRef<[u8]>>(pieces: &[P]) -> Vec<u8> {
     pieces.iter().for_each(|piece| put_piece(&mut out, piece.as_ref()));
     out
 }
+
+/// A line of a frame: what it is, and a length or a count.
+pub fn put_line(kind: u8, number: usize, out: &mut Vec<u8>) {
+    out.push(kind);
+    put_number(number, out);
+}
+
+/// Digits and the line's end. Inputs are full of them, and formatting is slow.
+pub fn put_number(number: usize, out: &mut Vec<u8>) {
+    let start = out.len();
+    let mut left = number;
+    loop {
+        out.push(b'0' + (left % 10) as u8);
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    out[start..].reverse();
+    out.extend_from_slice(b"\r\n");
+}

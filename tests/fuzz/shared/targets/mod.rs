@@ -48,7 +48,6 @@ pub const TARGETS: [Target; 12] = [
     frames::TARGET,
 ];
 
-#[allow(dead_code, reason = "for the cargo-fuzz crate")]
 pub fn find(name: &str) -> Option<&'static Target> {
     TARGETS.iter().find(|target| target.name == name)
 }

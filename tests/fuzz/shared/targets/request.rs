@@ -13,7 +13,7 @@ use crate::hold;
 use crate::shared::corpus::REQUEST_SLICES;
 use crate::shared::plant::{self, Plant};
 use crate::shared::random::Random;
-use crate::shared::take::Take;
+use crate::shared::take::{Take, put_line};
 
 pub const TARGET: Target = Target {
     name: "request",
@@ -22,17 +22,17 @@ pub const TARGET: Target = Target {
     check,
     make,
     memory: (64 << 10, 64),
-    executions: 200_000,
+    executions: 250_000,
 };
 
 /// What a stream holds, one after the other.
 #[derive(Clone, PartialEq, Debug)]
-enum Item {
+enum Item<'a> {
     Empty(usize),
     Array {
         len: usize,
         canonical: bool,
-        words: Vec<Vec<u8>>,
+        words: Vec<&'a [u8]>,
     },
     Inline {
         len: usize,
@@ -54,7 +54,7 @@ fn check(input: &[u8]) -> Result<(), String> {
     hold!(cut == whole, "cut at {cuts:?}: {cut:?}\nuncut: {whole:?}");
     let told = model(stream, &limits);
     hold!(whole == told, "read: {whole:?}\nthe rules: {told:?}");
-    encodings(stream, &whole)
+    encodings(stream, &whole, limits == RequestLimits::default())
 }
 
 fn limits(choice: u8) -> RequestLimits {
@@ -69,18 +69,24 @@ fn limits(choice: u8) -> RequestLimits {
 }
 
 /// Reads a stream as it comes in pieces that end at `cuts`.
-fn read(stream: &[u8], limits: &RequestLimits, cuts: &[usize]) -> Result<Vec<Item>, String> {
+fn read<'a>(
+    stream: &'a [u8],
+    limits: &RequestLimits,
+    cuts: &[usize],
+) -> Result<Vec<Item<'a>>, String> {
     let mut items = Vec::new();
     let mut parser = RequestParser::default();
     let mut spans: Vec<Span> = Vec::new();
     let (mut start, mut hint) = (0, 0);
+    let forgets = plant::is(Plant::ForgetPlace) && cuts.len() > 1;
+    let panics = plant::is(Plant::Panic);
     for &end in cuts {
         while start < end {
             let bytes = &stream[start..end];
-            if plant::is(Plant::ForgetPlace) && cuts.len() > 1 {
+            if forgets {
                 spans.clear();
             }
-            if plant::is(Plant::Panic) {
+            if panics {
                 assert!(!bytes.ends_with(b"*1\r"), "planted");
             }
             let item = match parser.parse(bytes, limits, &mut spans) {
@@ -115,15 +121,15 @@ fn read(stream: &[u8], limits: &RequestLimits, cuts: &[usize]) -> Result<Vec<Ite
     Ok(items)
 }
 
-fn item_of(parsed: Parsed, bytes: &[u8], spans: &[Span]) -> Result<Item, String> {
+fn item_of<'a>(parsed: Parsed, bytes: &'a [u8], spans: &[Span]) -> Result<Item<'a>, String> {
     Ok(match parsed {
         Parsed::Empty { len } => Item::Empty(len),
         Parsed::Array { len, canonical } => {
             let inside = |span: &Span| span.start <= span.end && (span.end as usize) < len;
             hold!(spans.iter().all(inside), "spans {spans:?} in {len} bytes");
-            let mut words: Vec<Vec<u8>> = spans.iter().map(|s| s.of(bytes).to_vec()).collect();
-            if plant::is(Plant::ShortArgument) {
-                words.last_mut().map(Vec::pop);
+            let mut words: Vec<&[u8]> = spans.iter().map(|span| span.of(bytes)).collect();
+            if let (true, Some(last)) = (plant::is(Plant::ShortArgument), words.last_mut()) {
+                *last = &last[..last.len().saturating_sub(1)];
             }
             let canonical = canonical || plant::is(Plant::CallCanonical);
             Item::Array { len, canonical, words }
@@ -150,20 +156,24 @@ fn item_of(parsed: Parsed, bytes: &[u8], spans: &[Span]) -> Result<Item, String>
 }
 
 /// What may be forwarded is what we would write; what may not reads the same when written anew.
-fn encodings(stream: &[u8], items: &[Item]) -> Result<(), String> {
-    let mut start = 0;
+/// `plain`: the stream was read within the limits that hold here, so that it says enough itself.
+fn encodings(stream: &[u8], items: &[Item], plain: bool) -> Result<(), String> {
+    let (mut start, mut written) = (0, Vec::new());
     for item in items {
         match item {
             Item::Array { len, canonical, words } => {
-                let mut written = Vec::new();
-                encode_request(words.iter().map(Vec::as_slice), &mut written);
+                written.clear();
+                encode_request(words.iter().copied(), &mut written);
                 let bytes = &stream[start..start + len];
                 hold!(!*canonical || written == bytes, "called canonical: {bytes:?}");
+                start += len;
+                if plain && *canonical {
+                    continue;
+                }
                 let again = read(&written, &RequestLimits::default(), &[written.len()])?;
                 let words = words.clone();
                 let expected = Item::Array { len: written.len(), canonical: true, words };
                 hold!(again == [expected], "written anew: {again:?}");
-                start += len;
             }
             Item::Empty(len) | Item::Inline { len, .. } => start += len,
             Item::Wrong(_) | Item::Rest(_) => {}
@@ -174,7 +184,7 @@ fn encodings(stream: &[u8], items: &[Item]) -> Result<(), String> {
 
 // --- the rules, slow and simple ----------------------------------------------------------------
 
-fn model(stream: &[u8], limits: &RequestLimits) -> Vec<Item> {
+fn model<'a>(stream: &'a [u8], limits: &RequestLimits) -> Vec<Item<'a>> {
     let mut items = Vec::new();
     let mut rest = stream;
     while !rest.is_empty() {
@@ -199,7 +209,10 @@ fn model(stream: &[u8], limits: &RequestLimits) -> Vec<Item> {
     items
 }
 
-fn model_one(bytes: &[u8], limits: &RequestLimits) -> Result<Option<Item>, ProtocolError> {
+fn model_one<'a>(
+    bytes: &'a [u8],
+    limits: &RequestLimits,
+) -> Result<Option<Item<'a>>, ProtocolError> {
     if bytes[0] != b'*' {
         return model_inline(bytes, limits);
     }
@@ -242,7 +255,7 @@ fn model_one(bytes: &[u8], limits: &RequestLimits) -> Result<Option<Item>, Proto
         }
         let Some(close) = bytes.get(end..end + 2) else { return Ok(None) };
         canonical &= plain && close == b"\r\n";
-        words.push(bytes[start..end].to_vec());
+        words.push(&bytes[start..end]);
         at = end + 2;
     }
     Ok(Some(Item::Array { len: at, canonical, words }))
@@ -267,7 +280,10 @@ fn model_line<'a>(
     }
 }
 
-fn model_inline(bytes: &[u8], limits: &RequestLimits) -> Result<Option<Item>, ProtocolError> {
+fn model_inline<'a>(
+    bytes: &'a [u8],
+    limits: &RequestLimits,
+) -> Result<Option<Item<'a>>, ProtocolError> {
     if bytes.starts_with(b"\x16\x03") {
         return Err(ProtocolError::Tls);
     }
@@ -347,8 +363,9 @@ fn model_escape(bytes: &mut (impl Iterator<Item = u8> + Clone)) -> u8 {
 }
 
 fn model_number(text: &[u8]) -> Option<i64> {
-    let number: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
-    (number.to_string().as_bytes() == text).then_some(number)
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    let as_written = text == b"0" || matches!(digits, [b'1'..=b'9', ..]);
+    as_written.then(|| std::str::from_utf8(text).ok()?.parse().ok())?
 }
 
 // --- inputs ------------------------------------------------------------------------------------
@@ -389,9 +406,16 @@ pub fn one_request(random: &mut Random) -> Vec<u8> {
             line
         }
         _ => {
-            let words: Vec<Vec<u8>> = (0..1 + random.length(12)).map(|_| random.text(70)).collect();
-            let mut out = Vec::new();
-            encode_request(words.iter().map(Vec::as_slice), &mut out);
+            let count = 1 + random.length(12);
+            let (mut out, mut word) = (Vec::new(), Vec::new());
+            put_line(b'*', count, &mut out);
+            for _ in 0..count {
+                word.clear();
+                random.put_text(70, &mut word);
+                put_line(b'$', word.len(), &mut out);
+                out.extend_from_slice(&word);
+                out.extend_from_slice(b"\r\n");
+            }
             if random.one_in(60) {
                 let long = vec![b'x'; random.length(20_000)];
                 out.clear();
