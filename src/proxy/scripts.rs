@@ -164,8 +164,8 @@ impl Proxy {
         }
     }
 
-    /// SCRIPT LOAD and SCRIPT FLUSH, on their way to every node. A script that other reactors may not
-    /// know, be it new here or not.
+    /// SCRIPT LOAD and SCRIPT FLUSH, on their way to every node. A script that other reactors may
+    /// not know, be it new here or not.
     pub(super) fn note_script(&mut self, name: &str, args: &Args) -> Option<Digest> {
         let word = args.get(2).unwrap_or_default();
         if name == "SCRIPT|LOAD" {
