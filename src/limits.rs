@@ -89,7 +89,7 @@ pub const REDIRECTS_MAX: u8 = 5;
 /// For so many milliseconds slots are taken to be moving after a node has said so.
 pub const RESHARDING_SEEN_MS: u64 = 10_000;
 
-/// Requests that nodes which refuse may be sent again at once, earned by at least ten times as many
+/// Requests that nodes which refuse may be sent again at once, earned by thirteen times as many
 /// that came before, but for the first few; the milliseconds after which one always may; and how
 /// many of these are paid for later.
 pub const REPEATS_MAX: i64 = 256;

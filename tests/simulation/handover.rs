@@ -94,11 +94,11 @@ impl World {
     }
 
     pub fn clients_open(&self) -> usize {
-        self.proxies().map(|proxy| proxy.clients_open() as usize).sum()
+        self.proxies().map(Proxy::clients_open).sum()
     }
 
     pub fn requests_open(&self) -> usize {
-        self.proxies().map(|proxy| proxy.requests_open() as usize).sum()
+        self.proxies().map(Proxy::requests_open).sum()
     }
 
     pub fn subscriptions_left(&self) -> bool {
