@@ -154,14 +154,21 @@ pub fn calm(tally: &Tally) -> (u64, u64) {
     tally.take_times()
 }
 
-/// Nobody may be held up longer than `limit` and what others on this machine do without it.
+/// Through which a client goes: reactor and thread of the old process, thread and reactor of the
+/// new one; a node for its last reply there and its first here, and each reactor after that.
+const HANDS: u64 = 8;
+
+/// Nobody may be held up longer than `limit`.
 pub fn expect_no_pause(what: &str, limit: Duration, calm: (u64, u64), times: (u64, u64)) {
     let ((calm_reply, calm_gap), (reply, gap)) = (calm, times);
     println!(
         "{what}: slowest reply {reply} ms, longest gap between replies {gap} ms (a second before: \
          {calm_reply} ms, {calm_gap} ms)"
     );
-    let most = goal(limit).as_millis() as u64 + 2 * calm_reply.max(calm_gap);
+    // On a machine that others use each hand on the way may be as late as the latest was before.
+    let is_strict = goal(limit) == limit;
+    let late = if is_strict { 0 } else { HANDS * calm_reply.max(calm_gap) };
+    let most = goal(limit).as_millis() as u64 + late;
     assert!(reply.max(gap) <= most, "{what}: {reply} ms and {gap} ms, at most {most} ms");
 }
 
