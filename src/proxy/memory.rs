@@ -29,8 +29,9 @@ const PRESSED_REQUESTS_MAX: u32 = 8;
 const HEAVY: usize = 64 * 1024;
 const LIGHT: usize = 4 * 1024;
 
-/// Between two looks at all clients.
+/// Between two looks at all clients, and how many are looked at in one turn: thousands take long.
 const LOOK_EVERY_MS: u64 = 10;
+const LOOK_AT_ONCE: u32 = 512;
 
 /// What is not read may be what would free memory, were it whole. After so long the heaviest are
 /// closed until there is room again, sooner if it was short a moment ago: it is the same crowd.
@@ -45,6 +46,8 @@ pub(super) struct Ladder {
     /// Some clients are not read.
     slowed: bool,
     next_look_ms: u64,
+    /// The client that a look goes on with; 0: with the first, when it is time.
+    next_client: u32,
     /// When the heaviest are closed although memory suffices.
     patience_ms: u64,
     /// When it was last over, or the heaviest were closed.
@@ -101,6 +104,9 @@ impl Proxy {
         if percent < EASE && self.ladder.slowed {
             return self.ease();
         }
+        if percent >= SLOW && self.ladder.next_client > 0 {
+            self.slow_down(if percent >= REFUSE { LIGHT } else { HEAVY });
+        }
         if now < self.ladder.next_look_ms {
             return;
         }
@@ -108,7 +114,7 @@ impl Proxy {
         self.client_pool.clear();
         self.backend_pool.clear();
         self.partials.clear();
-        if percent >= SLOW {
+        if percent >= SLOW && self.ladder.next_client == 0 {
             self.slow_down(if percent >= REFUSE { LIGHT } else { HEAVY });
         }
         if percent >= CLOSE {
@@ -122,13 +128,16 @@ impl Proxy {
         }
     }
 
-    /// Has clients read no more that hold so many bytes.
+    /// Has clients read no more that hold so many bytes: looks at some, and goes on with the others
+    /// in the next turn.
     fn slow_down(&mut self, bytes: usize) {
-        let open: Vec<u32> = self.clients.indexes().collect();
-        for c in open {
+        let (from, count) = (self.ladder.next_client, self.clients.places());
+        let to = count.min(from.saturating_add(LOOK_AT_ONCE));
+        self.ladder.next_client = if to < count { to } else { 0 };
+        for c in from..to {
             let client = &self.clients[c];
             let is_read = client.phase == Phase::Open && !client.slowed;
-            if is_read && weight(client) + self.asked_bytes(client) >= bytes {
+            if is_read && self.weighs(client, bytes) {
                 self.clients[c].slowed = true;
                 self.tally.clients_slowed += 1;
                 self.read_or_not(c);
@@ -167,11 +176,12 @@ impl Proxy {
         }
     }
 
-    /// Bytes of its requests that nodes have and have not answered.
-    fn asked_bytes(&self, client: &Client) -> usize {
-        let mut bytes = 0;
+    /// Whether it holds so many bytes, those of its requests included that nodes have and have not
+    /// answered.
+    fn weighs(&self, client: &Client, most: usize) -> bool {
+        let mut bytes = weight(client);
         let mut at = client.head;
-        while at != NONE {
+        while at != NONE && bytes < most {
             let entry = &self.requests[at];
             bytes += match entry.state {
                 State::Parent => {
@@ -182,7 +192,7 @@ impl Proxy {
             };
             at = entry.next_in_client;
         }
-        bytes
+        bytes >= most
     }
 
     /// Only what is in a FIFO has a length: others keep that of an earlier request.

@@ -101,7 +101,7 @@ impl Worker {
             Ok((client, bytes)) => {
                 let conn = Conn::Client(client);
                 self.own(id, Owner::Of { pool, conn });
-                self.ring.receive(id, true);
+                self.ring.receive_fairly(id);
                 if !bytes.is_empty() {
                     self.proxies[usize::from(pool)].handle_received(conn, &bytes, self.now);
                 }
