@@ -217,8 +217,9 @@ pub const HEAVY_AFTER_BUFFERS: u8 = 4;
 /// Receive buffers of the heavy ones, all together: what they can have ahead of others.
 pub const HEAVY_BUFFER_COUNT: u16 = 16;
 
-/// Bytes of heavy clients that one turn takes in, at most a buffer more, while light ones are about.
-pub const HEAVY_TURN_BYTES: usize = 32 * 1024;
+/// Bytes of heavy clients, and of nodes that have much to say, that one turn takes in, at most a
+/// buffer more, while light clients are about.
+pub const HEAVY_TURN_BYTES: usize = 64 * 1024;
 
 /// Bytes that one turn takes in, at most a buffer more: what it has to say leaves before the rest
 /// is looked at. All receive buffers full of large requests take long.

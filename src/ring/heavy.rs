@@ -6,6 +6,9 @@
 //! been looked at. Its completions stand in a queue of their own, which is looked at last. With the
 //! first buffer that it does not fill it is a client like any other again.
 //!
+//! A node that has much to say is never held up, for others wait for what it says next. But its full
+//! buffers, and what it says behind them, are looked at last as well.
+//!
 //! Not here: how much of that queue a turn looks at (`reactor`).
 
 use std::collections::VecDeque;
@@ -20,7 +23,8 @@ use crate::limits::HEAVY_AFTER_BUFFERS;
 pub(super) struct Heavy {
     pub buffers: Buffers,
     pub batch: VecDeque<Completion>,
-    /// Multishots of heavy sockets that have not ended yet: their completions belong here, too.
+    /// Multishots of heavy sockets that have not ended yet, and completions of nodes in `batch`: while
+    /// there are any, more may belong here.
     pub turning: usize,
     /// Sockets whose multishot is to be cancelled.
     grown: Vec<SocketId>,
@@ -40,7 +44,13 @@ impl Heavy {
         let Some(token) = Token::decode(user_data) else { return false };
         let id = SocketId { index: token.index, generation: token.generation };
         let Some(socket) = table.get(id) else { return false };
-        if !socket.heavy && full && socket.fair && !socket.closing {
+        if !socket.fair {
+            let behind = full || socket.behind > 0;
+            socket.behind += u16::from(behind);
+            self.turning += usize::from(behind);
+            return behind;
+        }
+        if !socket.heavy && full && !socket.closing {
             socket.full += 1;
             if socket.full >= HEAVY_AFTER_BUFFERS {
                 socket.heavy = true;
@@ -68,11 +78,27 @@ impl Ring {
                 return None;
             }
             self.heavy.batch.pop_front();
+            if !later {
+                self.note_nodes(completion);
+            }
             if let Some(event) = self.take(completion) {
                 return Some(event);
             }
         }
         None
+    }
+
+    /// The completion of a multishot is looked at now: a node's is not behind any more.
+    #[inline]
+    fn note_nodes(&mut self, completion: Completion) {
+        let Some(token) = Token::decode(completion.user_data) else { return };
+        let id = SocketId { index: token.index, generation: token.generation };
+        if let Some(socket) = self.table.get(id)
+            && socket.behind > 0
+        {
+            socket.behind -= 1;
+            self.heavy.turning -= 1;
+        }
     }
 
     /// Ends the multishots of sockets that have become heavy, and arms those whose turn it is, no

@@ -74,6 +74,8 @@ pub(super) struct Socket {
     pub one: bool,
     /// Full buffers that came one after the other.
     pub full: u8,
+    /// Of a node: its completions among those of heavy clients.
+    pub behind: u16,
     /// Being sent; the kernel reads it while `send` is not `None`.
     pub buffer: Vec<u8>,
     /// Bytes of `buffer` that are out.
@@ -114,6 +116,7 @@ impl Table {
             socket.close_after_send = false;
             socket.last = false;
             (socket.fair, socket.heavy, socket.one, socket.full) = (false, false, false, 0);
+            socket.behind = 0;
             socket.sent = 0;
             return SocketId { index, generation: socket.generation };
         }
@@ -131,6 +134,7 @@ impl Table {
             heavy: false,
             one: false,
             full: 0,
+            behind: 0,
             buffer: Vec::new(),
             sent: 0,
         });
