@@ -21,8 +21,8 @@ const UNDER_WAY_MAX: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
-    /// When somebody with little to ask was last about, and 1 more; 0: never.
-    light_ms: u64,
+    /// Until when somebody with little to ask is taken to be about.
+    light_until_ms: u64,
     /// When one of those who wait was last let go in spite of `UNDER_WAY_MAX`.
     let_go_ms: u64,
     /// Those in the list of who may go on are there for their next go only.
@@ -34,13 +34,13 @@ impl Crowd {
     #[inline]
     pub(super) fn note(&mut self, bytes: usize, now: Now) {
         if bytes <= LIGHT_BYTES {
-            self.light_ms = now.ms + 1;
+            self.light_until_ms = now.ms + LIGHT_MS;
         }
     }
 
     #[inline]
     pub(super) fn is_mixed(&self, now: Now) -> bool {
-        self.light_ms + LIGHT_MS > now.ms + 1
+        now.ms < self.light_until_ms
     }
 }
 
