@@ -50,6 +50,12 @@ impl Proxy {
         self.crowd.is_mixed(now)
     }
 
+    /// When the next of those who may go on does.
+    pub(super) fn go_deadline(&self) -> u64 {
+        let wait = u64::from(self.crowd.waits);
+        if self.resuming.is_empty() { u64::MAX } else { self.now.ms + wait }
+    }
+
     /// Whether a client that was held back waits on for its next go.
     pub(super) fn waits_for_go(&mut self, c: u32) -> bool {
         let mixed = self.crowd.is_mixed(self.now) && !self.leaving.active;

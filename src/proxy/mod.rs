@@ -20,7 +20,8 @@
 //! `fence` (replies that may be composed), `fanout` (requests of several parts), `scan` and `walk`
 //! (SCAN), `scripts` (bodies kept), `transaction` and `watch` (MULTI), `blocking`, `replicas`
 //! (WAIT) and `synced` (WAITAOF), `private` (backends of single clients), `memory` (when it runs
-//! short), `crowd` (who goes on when), `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
+//! short), `crowd` (who goes on when),
+//! `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
 //! `receivers` (what all reactors answer together), `own` (PROXY), `databases` (SELECT), `slowlog`,
 //! `monitor`, and what it tells of itself: `sample`, `hot_keys`, `facts`.
 //!
@@ -584,12 +585,9 @@ impl Proxy {
         } else {
             self.next_tidy_ms
         };
-        let check = match self.resuming.is_empty() {
-            true => check,
-            false => check.min(self.now.ms + u64::from(self.crowd.waits)),
-        };
         let ending = self.leaving.next_deadline().min(self.hold.deadline());
-        check.min(self.waits.next_ms).min(self.ladder.deadline()).min(ending)
+        let check = check.min(self.go_deadline()).min(self.waits.next_ms);
+        check.min(self.ladder.deadline()).min(ending)
     }
 
     /// The same, for a driver that now sleeps until then.

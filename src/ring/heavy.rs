@@ -1,13 +1,13 @@
 //! Clients that send more than is taken in at once, so that nobody else waits behind their bytes.
 //!
-//! The kernel fills as many buffers of a multishot receive as there are, and its completions come in
-//! one queue. A client that fills several in a row therefore loses its multishot: it is armed for one
-//! buffer of a small group of their own, in turn with others like it, and only when all before has
-//! been looked at. Its completions stand in a queue of their own, which is looked at last. With the
-//! first buffer that it does not fill it is a client like any other again.
+//! The kernel fills as many buffers of a multishot receive as there are, and its completions come
+//! in one queue. A client that fills several in a row therefore loses its multishot: it is armed
+//! for one buffer of a small group of their own, in turn with others like it, and only when all
+//! before has been looked at. Its completions stand in a queue of their own, which is looked at
+//! last. With the first buffer that it does not fill it is a client like any other again.
 //!
-//! A node that has much to say is never held up, for others wait for what it says next. But its full
-//! buffers, and what it says behind them, are looked at last as well.
+//! A node that has much to say is never held up, for others wait for what it says next. But its
+//! full buffers, and what it says behind them, are looked at last as well.
 //!
 //! Not here: how much of that queue a turn looks at (`reactor`).
 
@@ -23,8 +23,8 @@ use crate::limits::HEAVY_AFTER_BUFFERS;
 pub(super) struct Heavy {
     pub buffers: Buffers,
     pub batch: VecDeque<Completion>,
-    /// Multishots of heavy sockets that have not ended yet, and completions of nodes in `batch`: while
-    /// there are any, more may belong here.
+    /// Multishots of heavy sockets that have not ended yet, and completions of nodes in `batch`:
+    /// while there are any, more may belong here.
     pub turning: usize,
     /// Sockets whose multishot is to be cancelled.
     grown: Vec<SocketId>,
@@ -38,7 +38,7 @@ impl Heavy {
         Heavy { buffers, batch, turning: 0, grown: Vec::new(), hungry }
     }
 
-    /// Whether the completion of a multishot is a heavy socket's, as it may have become by this one.
+    /// Whether the completion of a multishot is a heavy socket's, which it may become by this one.
     #[cold]
     pub fn takes(&mut self, table: &mut Table, user_data: u64, full: bool) -> bool {
         let Some(token) = Token::decode(user_data) else { return false };
@@ -68,8 +68,8 @@ impl Heavy {
 }
 
 impl Ring {
-    /// The next event of a heavy client, after those of `next_light`. Where these are not all looked
-    /// at, none that may have older bytes among them.
+    /// The next event of a heavy client, after those of `next_light`. Where these are not all
+    /// looked at, none that may have older bytes among them.
     #[inline]
     pub fn next_heavy(&mut self) -> Option<Event> {
         while let Some(&completion) = self.heavy.batch.front() {

@@ -89,9 +89,9 @@ fn run(port: u16, crowd: &[(usize, Kind)], end: &AtomicBool, seen: &Seen) {
     }
 }
 
-/// These clients stand for other hosts. Here they share the processors with the proxy, the nodes and
-/// the clients whom they disturb: what is tested is whom the proxy serves, not who gets a processor,
-/// so they take only what is left over. Being nice is not enough: a nice thread that runs is left
+/// These clients stand for other hosts. Here they share the processors with the proxy, the nodes
+/// and the clients whom they disturb: what is tested is whom the proxy serves, not who gets a
+/// processor, so they take only what is left over. Being nice is not enough: a nice thread that runs is left
 /// its slice, some milliseconds, before the one that wakes up; an idle one is not. Linux has this
 /// for each thread.
 fn stand_aside() {

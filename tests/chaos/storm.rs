@@ -24,12 +24,12 @@ const MOST: u64 = BUDGET / 4 * 5;
 /// The goal is twice the quiet p99, and is not met. Seen on two cores, release build, storm and all
 /// in a session that was given the processors, others at work beside it: 0.6 ms quiet; in the storm
 /// 3.4 to 7.3 ms, 2.2 to 5 ms where no node is asked, 0.9 to 2.4 ms past the proxy. Before heavy
-/// clients were read one buffer at a time, and after the others, it was 44 ms, 28 ms where no node is
-/// asked. A turn of the reactor took 0.7 to
+/// clients were read one buffer at a time, and after the others, it was 44 ms, 28 ms where no node
+/// is asked. A turn of the reactor took 0.7 to
 /// 1.2 ms of the processor at the median and 2 to 4 ms at p99; now 0.05 and 0.4 ms.
 /// What is left: two cores for the proxy, three nodes, the honest and the abusers, and requests of
-/// the storm that are before one's own at a node. This bound keeps it from growing worse; where even
-/// clients that go straight to the nodes wait, it is so many times what they do.
+/// the storm that are before one's own at a node. This bound keeps it from growing worse; where
+/// even clients that go straight to the nodes wait, it is so many times what they do.
 const P99_MAX: Duration = Duration::from_millis(12);
 const P99_OF_DIRECT: u32 = 6;
 
