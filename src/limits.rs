@@ -226,6 +226,17 @@ pub const RECEIVE_BUFFER_COUNT: u16 = 512;
 /// The kernel's bound on a ring of provided buffers.
 pub const RECEIVE_BUFFER_COUNT_MAX: u16 = 32768;
 
+/// A client whose bytes fill so many receive buffers one after the other is heavy: what it sends is
+/// taken in one buffer at a time, in turn with the other heavy ones and after everybody else's.
+pub const HEAVY_AFTER_BUFFERS: u8 = 4;
+
+/// Receive buffers of the heavy ones, all together: what they can have ahead of others.
+pub const HEAVY_BUFFER_COUNT: u16 = 16;
+
+/// Bytes of heavy clients, and of nodes that have much to say, that one turn takes in, at most a
+/// buffer more, while light clients are about.
+pub const HEAVY_TURN_BYTES: usize = 64 * 1024;
+
 /// Bytes that one turn takes in, at most a buffer more: what it has to say leaves before the rest
 /// is looked at. All receive buffers full of large requests take long.
 pub const TURN_BYTES_MAX: usize = 256 * 1024;
@@ -243,7 +254,8 @@ pub const LISTEN_BACKLOG_DEFAULT: i32 = 4096;
 
 const _: () = {
     assert!(RING_COMPLETIONS > RING_SUBMISSIONS);
-    assert!(RECEIVE_BUFFER_COUNT.is_power_of_two());
+    assert!(RECEIVE_BUFFER_COUNT.is_power_of_two() && HEAVY_BUFFER_COUNT.is_power_of_two());
+    assert!(HEAVY_TURN_BYTES <= TURN_BYTES_MAX);
     assert!(RECEIVE_BUFFER_COUNT <= RECEIVE_BUFFER_COUNT_MAX);
     // A completion's result is an i32.
     assert!(SEND_CHUNK_MAX < i32::MAX as usize);

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::cluster::Endpoint;
-use crate::limits::TURN_BYTES_MAX;
+use crate::limits::{HEAVY_TURN_BYTES, TURN_BYTES_MAX};
 use crate::log::Log;
 use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
@@ -294,19 +294,7 @@ impl Worker {
         }
         self.look_for_subscriptions();
         let mut woken = false;
-        let mut events = 0;
-        let mut bytes = 0;
-        while let Some(event) = self.ring.next_event() {
-            events += u64::from(!matches!(event, Event::Sent { .. }));
-            bytes += self.handle(event, &mut woken);
-            if bytes >= TURN_BYTES_MAX {
-                // The rest is taken in the next turn, which comes at once.
-                while let Some(event) = self.ring.late_event() {
-                    self.handle(event, &mut woken);
-                }
-                break;
-            }
-        }
+        let events = self.take_events(&mut woken);
         self.pace.count(events, self.now_us);
         if woken {
             while let Ok(update) = self.updates.try_recv() {
@@ -324,6 +312,34 @@ impl Worker {
             self.watch_passing();
         }
         self.end_turn();
+    }
+
+    /// How many were no sends. What is left is taken in the next turn, which comes at once.
+    #[inline]
+    fn take_events(&mut self, woken: &mut bool) -> u64 {
+        let mut events = 0;
+        let mut bytes = 0;
+        while let Some(event) = self.ring.next_light() {
+            events += u64::from(!matches!(event, Event::Sent { .. }));
+            bytes += self.handle(event, woken);
+            if bytes >= TURN_BYTES_MAX {
+                while let Some(event) = self.ring.late_event() {
+                    self.handle(event, woken);
+                }
+                break;
+            }
+        }
+        // One at least: what is light may never end.
+        let mut most = bytes + 1;
+        while bytes < most
+            && let Some(event) = self.ring.next_heavy()
+        {
+            events += 1;
+            bytes += self.handle(event, woken);
+            let crowded = self.proxies.iter().any(|proxy| proxy.is_crowded(self.now));
+            most = if crowded { HEAVY_TURN_BYTES } else { TURN_BYTES_MAX };
+        }
+        events
     }
 
     /// How many bytes have come with it.
@@ -386,7 +402,7 @@ impl Worker {
         match proxy.handle_accepted(socket_of(id), peer, local, self.now) {
             Some(client) => {
                 self.own(id, Owner::Of { pool, conn: Conn::Client(client) });
-                self.ring.receive(id, true);
+                self.ring.receive_fairly(id);
             }
             None => {
                 let (line, why) = proxy.refusal();

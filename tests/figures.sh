@@ -7,7 +7,7 @@
 #   tests/figures.sh G3 G19        these
 #   tests/figures.sh short         all of them at the size that CI runs: about five minutes
 #
-# Figures: G1 G2 G3 G4 G5 G8 G9 G10 G13 G14 G16 G17 G18 G19 H6
+# Figures: G1 G2 G3 G4 G5 G8 G9 G10 G13 G14 G15 G16 G17 G18 G19 H6
 #
 #   G1   wrong replies while nodes are killed, stopped, moved, cut off: 30 M commands verified, 100 faults
 #   G2   wrong replies while somebody splits replies by scripts: 1 M
@@ -19,6 +19,7 @@
 #   G9   streams of odd bytes answered otherwise than by the server
 #   G10  100 restarts with clients of all kinds: what they lose (nothing), slowest reply, steps of the takeover
 #   G13  idle clients that are served at the end; G14: bytes and CPU that they cost
+#   G15  memory and p99 of others while everything that wastes memory happens at once
 #   G16  p99 of other nodes while one is stopped, refuses, is black-holed, or accepts and says nothing
 #   G17  CLUSTER calls a second in a storm of MOVED; requests sent for each asked while a node refuses
 #   G18  CPU and log without free descriptors, and time until clients are served again
@@ -29,7 +30,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-ALL="G1 G2 G3 G4 G5 G8 G9 G10 G13 G14 G16 G17 G18 G19 H6"
+ALL="G1 G2 G3 G4 G5 G8 G9 G10 G13 G14 G15 G16 G17 G18 G19 H6"
 
 main() {
     case "${1-}" in

@@ -343,6 +343,11 @@ impl Clients {
         self.free.push(index);
     }
 
+    /// Entries, those that are free included.
+    pub fn places(&self) -> u32 {
+        self.entries.len() as u32
+    }
+
     pub fn open_count(&self) -> usize {
         self.entries.len() - self.free.len()
     }

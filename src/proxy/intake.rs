@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
+use super::crowd::GO_MAX;
 use super::dispatch::{Ran, Source};
 use super::hot_keys::BIG_BYTES;
 use super::{Action, Note, Proxy};
@@ -19,6 +20,9 @@ const PIECE: usize = 512;
 /// Requests that clients held back run in one turn, at most those of one client more.
 const RESUMED_MAX: u64 = 2_048;
 
+/// The same while others have little to ask.
+const RESUMED_MIXED_MAX: u64 = 2 * GO_MAX as u64;
+
 /// A partial's buffers are kept for reuse up to this size.
 const PARTIAL_KEEP_MAX: usize = 64 * 1024;
 
@@ -27,6 +31,8 @@ enum Rest {
     Nothing,
     /// Begins with a request that must wait.
     Held,
+    /// The client has had its go, others are to have theirs.
+    Later,
     /// Begins with a request whose end is missing.
     Unfinished(RequestParser),
     Broken(ProtocolError),
@@ -40,7 +46,12 @@ impl Proxy {
             return;
         }
         match client.partial.take() {
-            None => self.run_all(c, bytes),
+            None => {
+                if client.in_flight == 0 {
+                    self.crowd.note(bytes.len(), self.now);
+                }
+                self.run_all(c, bytes);
+            }
             Some(partial) if client.held_back => self.keep_more(c, partial, bytes),
             Some(partial) => self.run_partial(c, partial, bytes),
         }
@@ -52,6 +63,10 @@ impl Proxy {
         match rest {
             Rest::Nothing => (),
             Rest::Held => self.hold_back(c, &bytes[ran..]),
+            Rest::Later => {
+                self.hold_back(c, &bytes[ran..]);
+                self.queue_for_go(c);
+            }
             Rest::Unfinished(parser) => self.keep_unfinished(c, &bytes[ran..], parser),
             Rest::Broken(error) => self.protocol_error(c, error),
         }
@@ -64,6 +79,7 @@ impl Proxy {
         let mut spans = std::mem::take(&mut self.spans);
         let mut at = 0;
         let mut ended = Rest::Nothing;
+        let mut go = 0;
         while at < bytes.len() {
             let rest = &bytes[at..];
             if !self.may_run(c) {
@@ -79,7 +95,14 @@ impl Proxy {
                     break;
                 }
                 Ok(parsed) => match self.run_parsed(c, rest, &parsed, &spans) {
-                    Some(len) => at += len,
+                    Some(len) => {
+                        at += len;
+                        go += 1;
+                        if go >= GO_MAX && self.crowd.is_mixed(self.now) {
+                            ended = if at < bytes.len() { Rest::Later } else { Rest::Nothing };
+                            break;
+                        }
+                    }
                     None => {
                         ended = Rest::Held;
                         break;
@@ -276,6 +299,15 @@ impl Proxy {
         self.read_or_not(c);
     }
 
+    /// It goes on in the next turn.
+    fn queue_for_go(&mut self, c: u32) {
+        let client = &mut self.clients[c];
+        if client.phase == Phase::Open && !client.resuming {
+            client.resuming = true;
+            self.resuming.push(c);
+        }
+    }
+
     /// A client that is held back or slowed is not read; one that is blocked is: it must be seen to
     /// leave.
     pub(super) fn read_or_not(&mut self, c: u32) {
@@ -321,17 +353,27 @@ impl Proxy {
     /// Clients that may go on do, in the order in which that came about. After so many requests the
     /// others wait for the next turn: what they all hold may be much.
     pub(super) fn resume_some(&mut self) {
-        let most = self.tally.commands + RESUMED_MAX;
-        let mut at = 0;
-        while at < self.resuming.len() && self.tally.commands < most {
+        let mixed = self.crowd.is_mixed(self.now);
+        let most = self.tally.commands + if mixed { RESUMED_MIXED_MAX } else { RESUMED_MAX };
+        // Who has had a go and wants another one stands behind, and has it in the next turn.
+        let end = if mixed { self.resuming.len() } else { usize::MAX };
+        let (mut at, mut waiting) = (0, 0);
+        while at < end.min(self.resuming.len()) && self.tally.commands < most {
             let c = self.resuming[at];
             at += 1;
+            if self.waits_for_go(c) {
+                self.resuming[waiting] = c;
+                waiting += 1;
+                continue;
+            }
             self.clients[c].resuming = false;
             self.release_held(c);
             self.resume(c);
         }
-        self.resuming.drain(..at);
-        self.urgent |= !self.resuming.is_empty();
+        self.resuming.drain(waiting..at);
+        // Who waits for a go is woken by the answers that others wait for, and by time.
+        self.crowd.waits = waiting > 0 && self.resuming.len() == waiting;
+        self.urgent |= self.resuming.len() > waiting;
     }
 
     /// A client that was held back, or is about to be closed, looks whether it may go on.
@@ -371,6 +413,10 @@ impl Proxy {
         match rest {
             Rest::Nothing => self.give_partial(partial),
             Rest::Held => self.hold_partial(c, partial),
+            Rest::Later => {
+                self.hold_partial(c, partial);
+                self.queue_for_go(c);
+            }
             Rest::Unfinished(parser) => {
                 partial.compact();
                 partial.parser = parser;

@@ -29,8 +29,12 @@ const PRESSED_REQUESTS_MAX: u32 = 8;
 const HEAVY: usize = 64 * 1024;
 const LIGHT: usize = 4 * 1024;
 
-/// Between two looks at all clients.
+/// Between two looks at all clients, and how many are looked at in one turn: thousands take long.
 const LOOK_EVERY_MS: u64 = 10;
+const LOOK_AT_ONCE: u32 = 512;
+
+/// Closed in one turn, at most: what each holds takes long to be given back.
+const CLOSE_AT_ONCE: usize = 16;
 
 /// What is not read may be what would free memory, were it whole. After so long the heaviest are
 /// closed until there is room again, sooner if it was short a moment ago: it is the same crowd.
@@ -45,6 +49,14 @@ pub(super) struct Ladder {
     /// Some clients are not read.
     slowed: bool,
     next_look_ms: u64,
+    /// The client that a look goes on with; 0: with the first, when it is time.
+    next_client: u32,
+    /// The heavy ones, as far as the look has come, and as the last one found them.
+    heavy: (Vec<u32>, Vec<u32>),
+    /// Clients are let be read again, some each turn.
+    easing: bool,
+    /// When a look, or that, goes on.
+    next_piece_ms: u64,
     /// When the heaviest are closed although memory suffices.
     patience_ms: u64,
     /// When it was last over, or the heaviest were closed.
@@ -71,6 +83,19 @@ impl Ladder {
         self.patience_ms = now_ms + patience;
     }
 
+    /// Whoever is not read by now stays so for the time being.
+    fn stop_easing(&mut self, now_ms: u64) {
+        if std::mem::take(&mut self.easing) {
+            self.stop_looking();
+            self.patience_ms = now_ms + SLOWED_AGAIN_MS_MAX;
+        }
+    }
+
+    fn stop_looking(&mut self) {
+        self.next_client = 0;
+        self.heavy = Default::default();
+    }
+
     /// How many requests of one client may be under way, of `most`.
     #[inline]
     pub(super) fn requests_max(&self, most: u32) -> u32 {
@@ -79,7 +104,8 @@ impl Ladder {
 
     /// When `handle_memory` wants to be called although nothing else happens, milliseconds.
     pub(super) fn deadline(&self) -> u64 {
-        if self.slowed { self.patience_ms } else { u64::MAX }
+        let patience = if self.slowed && !self.easing { self.patience_ms } else { u64::MAX };
+        if self.next_client > 0 { patience.min(self.next_piece_ms) } else { patience }
     }
 }
 
@@ -89,7 +115,7 @@ impl Proxy {
     pub fn handle_memory(&mut self, memory: Memory, now: Now) {
         let percent = memory.percent();
         self.ladder.percent = percent;
-        if percent >= TRIM || self.ladder.slowed {
+        if percent >= TRIM || self.ladder.slowed || self.ladder.next_client > 0 {
             self.now = now;
             self.climb(memory, percent);
         }
@@ -101,15 +127,27 @@ impl Proxy {
         if percent < EASE && self.ladder.slowed {
             return self.ease();
         }
-        if now < self.ladder.next_look_ms {
+        self.ladder.stop_easing(now);
+        if percent < TRIM && !self.ladder.slowed {
+            self.ladder.stop_looking();
             return;
         }
-        self.ladder.next_look_ms = now + LOOK_EVERY_MS;
-        self.client_pool.clear();
-        self.backend_pool.clear();
-        self.partials.clear();
-        if percent >= SLOW {
-            self.slow_down(if percent >= REFUSE { LIGHT } else { HEAVY });
+        if self.ladder.next_client == 0 {
+            if now < self.ladder.next_look_ms {
+                return;
+            }
+            self.ladder.next_look_ms = now + LOOK_EVERY_MS;
+            self.client_pool.clear();
+            self.backend_pool.clear();
+            self.partials.clear();
+        }
+        let slow_from = match percent {
+            REFUSE.. => LIGHT,
+            SLOW.. => HEAVY,
+            _ => usize::MAX,
+        };
+        if (percent >= SLOW || self.ladder.slowed) && !self.look(slow_from) {
+            return;
         }
         if percent >= CLOSE {
             let excess = memory.held.saturating_sub(memory.limit / 100 * REFUSE);
@@ -122,13 +160,19 @@ impl Proxy {
         }
     }
 
-    /// Has clients read no more that hold so many bytes.
-    fn slow_down(&mut self, bytes: usize) {
-        let open: Vec<u32> = self.clients.indexes().collect();
-        for c in open {
+    /// Looks at some clients, and at the others in the next turns; true: all have been looked at.
+    /// Those that hold so many bytes are read no more.
+    fn look(&mut self, slow_from: usize) -> bool {
+        let (from, count) = (self.ladder.next_client, self.clients.places());
+        let to = count.min(from.saturating_add(LOOK_AT_ONCE));
+        for c in from..to {
             let client = &self.clients[c];
+            let kept = |r| self.bytes_kept(r);
+            if self.sum_up_to(HEAVY, client, kept) >= HEAVY {
+                self.ladder.heavy.0.push(c);
+            }
             let is_read = client.phase == Phase::Open && !client.slowed;
-            if is_read && self.weight(client) + self.asked_bytes(client) >= bytes {
+            if is_read && self.weighs(client, slow_from) {
                 self.clients[c].slowed = true;
                 self.tally.clients_slowed += 1;
                 self.read_or_not(c);
@@ -137,31 +181,57 @@ impl Proxy {
                 }
             }
         }
+        let ladder = &mut self.ladder;
+        ladder.next_client = if to < count { to } else { 0 };
+        ladder.next_piece_ms = self.now.ms + 1;
+        if to == count {
+            ladder.heavy.1 = std::mem::take(&mut ladder.heavy.0);
+        }
+        to == count
     }
 
+    /// Has some clients read again, and the others in the next turns: all at once would fill every
+    /// buffer.
     fn ease(&mut self) {
-        self.ladder.slowed = false;
-        self.ladder.eased_ms = self.now.ms;
-        let slowed: Vec<u32> = self.clients.indexes().filter(|&c| self.clients[c].slowed).collect();
-        for c in slowed {
-            self.clients[c].slowed = false;
-            if self.clients[c].phase == Phase::Open {
+        let ladder = &mut self.ladder;
+        let from = if ladder.easing { ladder.next_client } else { 0 };
+        let count = self.clients.places();
+        let to = count.min(from.saturating_add(LOOK_AT_ONCE));
+        (ladder.next_client, ladder.easing) = (to, true);
+        ladder.next_piece_ms = self.now.ms + 1;
+        if to == count {
+            ladder.stop_easing(self.now.ms);
+            ladder.slowed = false;
+            ladder.eased_ms = self.now.ms;
+        }
+        for c in from..to {
+            if std::mem::take(&mut self.clients[c].slowed) && self.clients[c].phase == Phase::Open {
                 self.read_or_not(c);
             }
         }
     }
 
-    /// Closes heavy clients, the heaviest first, until so many bytes are free.
+    /// Closes heavy clients, the heaviest first, until so many bytes are free; some now, and others
+    /// after the next look.
     fn close_heaviest(&mut self, bytes: u64) {
-        let weighed = self.clients.indexes().map(|c| (self.weight(&self.clients[c]), c));
+        let found = std::mem::take(&mut self.ladder.heavy.1);
+        let weighed = found.iter().map(|&c| (self.weight(&self.clients[c]), c));
         let mut heavy: Vec<(usize, u32)> = weighed.filter(|&(weight, _)| weight >= HEAVY).collect();
         heavy.sort_unstable_by(|one, other| other.cmp(one));
         let mut freed = 0;
-        for (weight, c) in heavy {
+        for (n, (weight, c)) in heavy.into_iter().enumerate() {
             if freed >= bytes {
                 break;
             }
+            if n == CLOSE_AT_ONCE {
+                self.ladder.next_look_ms = self.now.ms;
+                self.ladder.patience_ms = self.ladder.patience_ms.min(self.now.ms + 1);
+                break;
+            }
             freed += weight as u64;
+            if !matches!(self.clients[c].phase, Phase::Open | Phase::Last) {
+                continue;
+            }
             self.tally.clients_closed_for_memory += 1;
             self.close_over_limit(c, "memory_limit is near and it holds the most");
         }
@@ -169,24 +239,21 @@ impl Proxy {
 
     /// Bytes that go when a client is closed.
     fn weight(&self, client: &Client) -> usize {
-        let partial = client.partial.as_ref().map_or(0, |partial| {
-            partial.bytes.capacity() + partial.args.capacity() * size_of::<crate::resp::Span>()
-        });
-        let queued = client.mode.as_ref().map_or(0, |mode| mode.bytes());
-        let subscribed = client.subscribed.as_ref().map_or(0, |subscribed| subscribed.bytes());
-        let kept = self.sum_of_requests(client, |r| self.bytes_kept(r));
-        client.output.pending() + client.stored + partial + queued + subscribed + kept
+        self.sum_up_to(usize::MAX, client, |r| self.bytes_kept(r))
     }
 
-    /// Bytes of its requests that nodes have and have not answered.
-    fn asked_bytes(&self, client: &Client) -> usize {
-        self.sum_of_requests(client, |r| self.bytes_at_node(r))
+    /// Whether it holds so many bytes, those of its requests included that nodes have and have not
+    /// answered.
+    fn weighs(&self, client: &Client, most: usize) -> bool {
+        let bytes_of = |r| self.bytes_kept(r) + self.bytes_at_node(r);
+        self.sum_up_to(most, client, bytes_of) >= most
     }
 
-    fn sum_of_requests(&self, client: &Client, bytes_of: impl Fn(u32) -> usize) -> usize {
-        let mut bytes = 0;
+    /// What it holds and what its requests do; no more are looked at when it is so much.
+    fn sum_up_to(&self, most: usize, client: &Client, bytes_of: impl Fn(u32) -> usize) -> usize {
+        let mut bytes = weight(client);
         let mut at = client.head;
-        while at != NONE {
+        while at != NONE && bytes < most {
             let entry = &self.requests[at];
             bytes += match entry.state {
                 State::Parent => {
@@ -212,4 +279,14 @@ impl Proxy {
         let entry = &self.requests[r];
         if entry.state == State::InFlight { entry.len as usize } else { 0 }
     }
+}
+
+/// Bytes of a client itself that go when it is closed.
+fn weight(client: &Client) -> usize {
+    let partial = client.partial.as_ref().map_or(0, |partial| {
+        partial.bytes.capacity() + partial.args.capacity() * size_of::<crate::resp::Span>()
+    });
+    let queued = client.mode.as_ref().map_or(0, |mode| mode.bytes());
+    let subscribed = client.subscribed.as_ref().map_or(0, |subscribed| subscribed.bytes());
+    client.output.pending() + client.stored + partial + queued + subscribed
 }

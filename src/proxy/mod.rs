@@ -20,7 +20,8 @@
 //! `fence` (replies that may be composed), `fanout` (requests of several parts), `scan` and `walk`
 //! (SCAN), `scripts` (bodies kept), `transaction` and `watch` (MULTI), `blocking`, `replicas`
 //! (WAIT) and `synced` (WAITAOF), `private` (backends of single clients), `memory` (when it runs
-//! short), `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
+//! short), `crowd` (who goes on when),
+//! `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
 //! `receivers` (what all reactors answer together), `own` (PROXY), `databases` (SELECT), `slowlog`,
 //! `monitor`, and what it tells of itself: `sample`, `hot_keys`, `facts`.
 //!
@@ -31,6 +32,7 @@ mod blocking;
 pub mod client;
 mod clients;
 mod connect;
+mod crowd;
 mod databases;
 mod deliver;
 mod dispatch;
@@ -93,6 +95,7 @@ use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
 use client::{Clients, Partial, Phase};
+use crowd::Crowd;
 use databases::Databases;
 use facts::Counts;
 use fanout::Mapless;
@@ -194,6 +197,7 @@ pub struct Proxy {
     dirty_backends: Vec<u32>,
     resuming: Vec<u32>,
     ladder: Ladder,
+    crowd: Crowd,
     actions: Vec<Action>,
     now: Now,
     next_check_ms: u64,
@@ -281,6 +285,7 @@ impl Proxy {
             dirty_backends: Vec::new(),
             resuming: Vec::new(),
             ladder: Ladder::default(),
+            crowd: Crowd::default(),
             actions: Vec::new(),
             now: Now::default(),
             next_check_ms: 0,
@@ -522,9 +527,9 @@ impl Proxy {
         } else {
             self.next_tidy_ms
         };
-        let check = if self.resuming.is_empty() { check } else { self.now.ms };
         let ending = self.leaving.next_deadline().min(self.hold.deadline());
-        check.min(self.waits.next_ms).min(self.ladder.deadline()).min(ending)
+        let check = check.min(self.go_deadline()).min(self.waits.next_ms);
+        check.min(self.ladder.deadline()).min(ending)
     }
 
     /// The same, for a driver that now sleeps until then.

@@ -146,8 +146,7 @@ impl Worker {
             Ok(came) => {
                 let conn = Conn::Client(came.client);
                 self.own(id, Owner::Of { pool, conn });
-                // What it has sent meanwhile is there already.
-                self.ring.receive(id, false);
+                self.ring.receive_fairly(id);
                 self.note_arrival(came.stopped_us);
                 if !came.bytes.is_empty() {
                     self.proxies[usize::from(pool)].handle_received(conn, &came.bytes, self.now);

@@ -21,6 +21,7 @@ use super::memory;
 #[derive(Debug)]
 pub struct BufferRef {
     id: u16,
+    /// Of the `Buffers`, each ring has two.
     ring: u16,
     len: u32,
     /// Of this thread's ring only.
@@ -132,6 +133,18 @@ impl Buffers {
     #[inline]
     pub fn available(&self) -> u16 {
         self.count - self.lent
+    }
+
+    /// Whether a buffer of so many bytes is full.
+    #[inline]
+    pub fn fills(&self, result: i32) -> bool {
+        result == self.size as i32
+    }
+
+    /// Whether it is one of these.
+    #[inline]
+    pub fn own(&self, buffer: &BufferRef) -> bool {
+        buffer.ring == self.ring
     }
 
     /// A completion has left the queue, with a buffer or without.

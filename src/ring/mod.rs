@@ -5,6 +5,7 @@
 //! Not here: RESP, connections' meaning, time (`reactor` reads the clock).
 
 mod buffers;
+mod heavy;
 mod memory;
 mod pass;
 mod probe;
@@ -54,6 +55,7 @@ pub use table::SocketId;
 pub use wake::Waker;
 
 use buffers::Buffers;
+use heavy::Heavy;
 use queue::Completion;
 use queue::Op;
 use queue::Wait;
@@ -63,6 +65,8 @@ use table::Send;
 use table::Table;
 use token::Kind;
 use token::Token;
+
+use crate::limits::HEAVY_BUFFER_COUNT;
 
 /// What has happened. After `close(id)`: at most one `Sent`, then `Gone`.
 #[derive(Debug)]
@@ -145,6 +149,7 @@ pub struct Ring {
     // Dropped first: the kernel's side ends before the memory that it knows.
     kernel: Kernel,
     buffers: Buffers,
+    heavy: Heavy,
     table: Table,
     listeners: Vec<Accepting>,
     waker: Waker,
@@ -183,12 +188,15 @@ impl Ring {
     /// In the thread that will use it. The error names cause and remedy.
     pub fn new(settings: &RingSettings) -> Result<Ring, RingError> {
         static RINGS: AtomicU16 = AtomicU16::new(0);
-        let number = RINGS.fetch_add(1, Ordering::Relaxed);
+        let number = RINGS.fetch_add(2, Ordering::Relaxed);
         let kernel = Kernel::new(settings)?;
         let buffers =
             Buffers::new(settings.buffer_size, settings.buffer_count, settings.huge_pages, number)
                 .map_err(|error| setup::buffers_error(&error, settings))?;
-        kernel.register(&buffers, settings)?;
+        kernel.register(&buffers, setup::BUFFER_GROUP, settings)?;
+        let heavy = Buffers::new(settings.buffer_size, HEAVY_BUFFER_COUNT, false, number + 1)
+            .map_err(|error| setup::buffers_error(&error, settings))?;
+        kernel.register(&heavy, setup::HEAVY_GROUP, settings)?;
         let waker = Waker::new().map_err(|error| setup::descriptor_error(&error, settings))?;
         let spare = socket::spare_descriptor()
             .map_err(|error| setup::descriptor_error(&error, settings))?;
@@ -196,6 +204,7 @@ impl Ring {
         let mut ring = Ring {
             kernel,
             buffers,
+            heavy: Heavy::new(heavy),
             table: Table::default(),
             listeners: Vec::new(),
             waker,
@@ -341,13 +350,25 @@ impl Ring {
     pub fn receive(&mut self, id: SocketId, poll_first: bool) {
         let Some(socket) = self.table.open(id) else { return };
         match socket.receive {
+            Receive::Off if socket.heavy => {
+                socket.receive = Receive::Starved;
+                self.heavy.wait(id);
+            }
             Receive::Off => {
-                socket.receive = Receive::Armed;
+                (socket.receive, socket.one) = (Receive::Armed, false);
                 self.push(Op::Receive { index: id.index, poll_first });
             }
             Receive::Stopping => socket.receive = Receive::Restarting,
             Receive::Armed | Receive::Starved | Receive::Restarting | Receive::Ended => {}
         }
+    }
+
+    /// As `receive`, a client that may send much: not before others do (`heavy`).
+    pub fn receive_fairly(&mut self, id: SocketId) {
+        if let Some(socket) = self.table.open(id) {
+            socket.fair = true;
+        }
+        self.receive(id, true);
     }
 
     /// Receives no more until `resume`. What has arrived by then is still told, its end as well.
@@ -356,7 +377,8 @@ impl Ring {
         match socket.receive {
             Receive::Armed => {
                 socket.receive = Receive::Stopping;
-                self.cancel(id.token(Kind::Receive));
+                let kind = socket.receive_kind();
+                self.cancel(id.token(kind));
             }
             Receive::Starved => socket.receive = Receive::Off,
             Receive::Restarting => socket.receive = Receive::Stopping,
@@ -411,13 +433,14 @@ impl Ring {
             socket::shut_down(fd);
         }
         let (receive, send, connecting) = (socket.receive, socket.send, socket.connecting);
+        let kind = socket.receive_kind();
         match receive {
             Receive::Armed | Receive::Restarting => socket.receive = Receive::Stopping,
             Receive::Starved => socket.receive = Receive::Off,
             Receive::Off | Receive::Stopping | Receive::Ended => {}
         }
         if receive == Receive::Armed {
-            self.cancel(id.token(Kind::Receive));
+            self.cancel(id.token(kind));
         }
         if send == Send::Rest {
             self.cancel(id.token(Kind::SendRest));
@@ -473,7 +496,7 @@ impl Ring {
         if let Some(error) = self.fatal.take() {
             return Err(error);
         }
-        let left_starving = self.feed_starved();
+        let left_starving = self.feed_heavy() | self.feed_starved();
         let waits =
             !(self.urgent || left_starving || self.has_events()) && timeout != Some(Duration::ZERO);
         if !waits {
@@ -481,7 +504,7 @@ impl Ring {
         }
         if let Some(busy) = busy {
             self.submit(Wait::No)?;
-            if self.batch_at < self.batch.len() {
+            if self.batch_at < self.batch.len() || !self.heavy.batch.is_empty() {
                 return Ok(());
             }
             if self.spin(&busy, timeout) {
@@ -502,6 +525,12 @@ impl Ring {
     /// the same comes in the next turn, before anything newer.
     #[inline]
     pub fn next_event(&mut self) -> Option<Event> {
+        self.next_light().or_else(|| self.next_heavy())
+    }
+
+    /// The same without heavy clients' bytes.
+    #[inline]
+    pub fn next_light(&mut self) -> Option<Event> {
         // Sends first: their buffers and sockets are of use for the rest of the turn.
         while let Some(&index) = self.finished.get(self.finished_at) {
             self.finished_at += 1;
@@ -538,6 +567,7 @@ impl Ring {
     fn has_events(&self) -> bool {
         self.finished_at < self.finished.len()
             || self.batch_at < self.batch.len()
+            || !self.heavy.batch.is_empty()
             || !self.gone.is_empty()
             || !self.late.is_empty()
             || !self.refused.is_empty()
@@ -546,13 +576,17 @@ impl Ring {
     /// The bytes of a `Received`.
     #[inline]
     pub fn bytes(&self, buffer: &BufferRef) -> &[u8] {
-        self.buffers.bytes(buffer)
+        let heavy = self.heavy.buffers.own(buffer);
+        let buffers = if heavy { &self.heavy.buffers } else { &self.buffers };
+        buffers.bytes(buffer)
     }
 
     /// The kernel may fill this buffer again.
     #[inline]
     pub fn give_back(&mut self, buffer: BufferRef) {
-        self.buffers.give_back(buffer);
+        let heavy = self.heavy.buffers.own(&buffer);
+        let buffers = if heavy { &mut self.heavy.buffers } else { &mut self.buffers };
+        buffers.give_back(buffer);
     }
 
     /// Arms sockets that had found no buffer, oldest first, no more of them than there are buffers
@@ -564,8 +598,8 @@ impl Ring {
         for _ in 0..self.buffers.available() {
             let Some(id) = self.starved.pop_front() else { break };
             let Some(socket) = self.table.open(id) else { continue };
-            if socket.receive == Receive::Starved {
-                socket.receive = Receive::Armed;
+            if socket.receive == Receive::Starved && !socket.heavy {
+                (socket.receive, socket.one) = (Receive::Armed, false);
                 self.counters.rearms += 1;
                 // Else it would fail at once if the others have taken all buffers (io-uring.md 4).
                 self.push(Op::Receive { index: id.index, poll_first: true });
@@ -604,6 +638,7 @@ impl Drop for Ring {
             }
         }
         self.buffers.leak();
+        self.heavy.buffers.leak();
         std::mem::forget(std::mem::take(&mut self.table));
         std::mem::forget(std::mem::take(&mut self.connecting));
     }

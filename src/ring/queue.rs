@@ -16,6 +16,7 @@ use io_uring::types::Timespec;
 use super::BusyPoll;
 use super::Ring;
 use super::setup::BUFFER_GROUP;
+use super::setup::HEAVY_GROUP;
 use super::table::Send;
 use super::token::Kind;
 use super::token::Token;
@@ -39,6 +40,8 @@ pub(super) enum Op {
         index: u32,
         poll_first: bool,
     },
+    /// One buffer of a heavy client.
+    ReceiveOne(u32),
     Send(u32),
     SendRest(u32),
     Connect(u32),
@@ -104,6 +107,11 @@ impl Ring {
                     .flags(squeue::Flags::BUFFER_SELECT)
                     .user_data(self.token(index, Kind::Receive))
             }
+            Op::ReceiveOne(index) => opcode::Recv::new(self.raw_fd(index), ptr::null_mut(), 0)
+                .buf_group(HEAVY_GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT)
+                .user_data(self.token(index, Kind::ReceiveOne)),
             // MSG_DONTWAIT: never parked in the kernel, so over when enter returns; MSG_WAITALL:
             // a part that went out counts as failure, so that there is a completion for it.
             Op::Send(index) => self
@@ -174,6 +182,7 @@ impl Ring {
     /// consumed and has no completion is over.
     pub(super) fn submit(&mut self, wait: Wait) -> io::Result<()> {
         self.buffers.publish();
+        self.heavy.buffers.publish();
         self.enter_kernel(wait)?;
         self.drain();
         while self.kernel.sq.cq_overflow() {
@@ -230,19 +239,34 @@ impl Ring {
             self.batch.drain(..self.batch_at);
             self.batch_at = 0;
         }
-        let before = self.batch.len();
+        let before = self.batch.len() + self.heavy.batch.len();
         self.kernel.cq.sync();
         for entry in &mut self.kernel.cq {
             let (user_data, flags) = (entry.user_data(), entry.flags());
-            self.buffers.note(flags);
-            self.batch.push(Completion { user_data, result: entry.result(), flags });
-            if (user_data >> 32) as u8 == Kind::Send as u8 {
-                let index = user_data as u32;
-                self.table.at(index).send = Send::Answered;
+            let completion = Completion { user_data, result: entry.result(), flags };
+            let kind = (user_data >> 32) as u8;
+            if kind == Kind::ReceiveOne as u8 {
+                self.heavy.buffers.note(flags);
+                self.heavy.batch.push_back(completion);
+                continue;
             }
+            self.buffers.note(flags);
+            if kind == Kind::Send as u8 {
+                self.table.at(user_data as u32).send = Send::Answered;
+            } else if kind == Kind::Receive as u8 {
+                let full = self.buffers.fills(completion.result);
+                if (full || self.heavy.turning > 0)
+                    && self.heavy.takes(&mut self.table, user_data, full)
+                {
+                    self.heavy.batch.push_back(completion);
+                    continue;
+                }
+            }
+            self.batch.push(completion);
         }
         self.kernel.cq.sync();
-        self.counters.completions += (self.batch.len() - before) as u64;
+        let after = self.batch.len() + self.heavy.batch.len();
+        self.counters.completions += (after - before) as u64;
     }
 
     fn settle(&mut self) {

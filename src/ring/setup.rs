@@ -97,8 +97,9 @@ pub struct Granted {
     pub cq_entries: u32,
 }
 
-/// The group of provided buffers; each ring has one.
+/// The groups of provided buffers: for all sockets, and for heavy ones.
 pub(super) const BUFFER_GROUP: u16 = 0;
+pub(super) const HEAVY_GROUP: u16 = 1;
 
 /// The kernel's ring, taken apart once: a `Submitter` remembers the registered descriptor, and a
 /// new one for each call would not (io-uring.md 2).
@@ -145,14 +146,19 @@ impl Kernel {
         Ok(Kernel { sq, cq, submitter, _owner: owner, granted })
     }
 
-    pub fn register(&self, buffers: &Buffers, settings: &RingSettings) -> Result<(), RingError> {
+    pub fn register(
+        &self,
+        buffers: &Buffers,
+        group: u16,
+        settings: &RingSettings,
+    ) -> Result<(), RingError> {
         // SAFETY: the mapping outlives the ring: `Ring` drops `Kernel` first, and leaks the
         // buffers if operations are left then.
         unsafe {
             self.submitter.register_buf_ring_with_flags(
                 buffers.ring_address(),
                 buffers.count(),
-                BUFFER_GROUP,
+                group,
                 0,
             )
         }

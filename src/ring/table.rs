@@ -66,6 +66,16 @@ pub(super) struct Socket {
     pub close_after_send: bool,
     /// What is being sent is the last, and leaves together with the end.
     pub last: bool,
+    /// Becomes heavy when it sends much.
+    pub fair: bool,
+    /// Receives one buffer at a time (`heavy`).
+    pub heavy: bool,
+    /// Its receive is a `ReceiveOne`.
+    pub one: bool,
+    /// Full buffers that came one after the other.
+    pub full: u8,
+    /// Of a node: its completions among those of heavy clients.
+    pub behind: u16,
     /// Being sent; the kernel reads it while `send` is not `None`.
     pub buffer: Vec<u8>,
     /// Bytes of `buffer` that are out.
@@ -76,6 +86,11 @@ pub(super) struct Socket {
 const _: () = assert!(std::mem::size_of::<Socket>() <= 64);
 
 impl Socket {
+    /// What its receive is called by.
+    pub fn receive_kind(&self) -> Kind {
+        if self.one { Kind::ReceiveOne } else { Kind::Receive }
+    }
+
     /// Whether the kernel may still complete an operation of this socket.
     pub fn is_busy(&self) -> bool {
         self.send != Send::None
@@ -100,6 +115,8 @@ impl Table {
             socket.closing = false;
             socket.close_after_send = false;
             socket.last = false;
+            (socket.fair, socket.heavy, socket.one, socket.full) = (false, false, false, 0);
+            socket.behind = 0;
             socket.sent = 0;
             return SocketId { index, generation: socket.generation };
         }
@@ -113,6 +130,11 @@ impl Table {
             closing: false,
             close_after_send: false,
             last: false,
+            fair: false,
+            heavy: false,
+            one: false,
+            full: 0,
+            behind: 0,
             buffer: Vec::new(),
             sent: 0,
         });

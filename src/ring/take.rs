@@ -32,6 +32,7 @@ impl Ring {
         let id = SocketId { index: token.index, generation: token.generation };
         match token.kind {
             Kind::Receive => self.take_receive(id, completion),
+            Kind::ReceiveOne => self.take_receive_one(id, completion),
             Kind::Send | Kind::SendRest => self.take_send(id, completion.result),
             Kind::Accept => self.take_accept(token.index, completion),
             Kind::Connect => self.take_connect(id, completion.result),
@@ -48,17 +49,39 @@ impl Ring {
         let more = cqueue::more(flags);
         match (self.table.get(id), buffer) {
             (Some(socket), Some(buffer)) if result > 0 && more && !socket.closing => {
+                if !self.buffers.fills(result) {
+                    socket.full = 0;
+                }
                 Some(Event::Received { id, buffer })
             }
-            (Some(_), buffer) => self.take_receive_end(id, result, flags, buffer),
-            (None, buffer) => {
-                self.counters.stale += 1;
-                if let Some(buffer) = buffer {
-                    self.buffers.give_back(buffer);
+            (Some(socket), buffer) => {
+                if socket.heavy && !more {
+                    self.heavy.turning = self.heavy.turning.saturating_sub(1);
                 }
-                None
+                self.take_receive_end(id, result, flags, buffer)
             }
+            (None, buffer) => self.take_stale(buffer),
         }
+    }
+
+    /// Of a heavy client: with a buffer that is not full it is none any more.
+    fn take_receive_one(&mut self, id: SocketId, completion: Completion) -> Option<Event> {
+        let Completion { result, flags, .. } = completion;
+        let buffer = self.heavy.buffers.claim(result, flags);
+        let Some(socket) = self.table.get(id) else { return self.take_stale(buffer) };
+        if result > 0 && !self.buffers.fills(result) {
+            (socket.heavy, socket.full) = (false, 0);
+        }
+        self.take_receive_end(id, result, flags, buffer)
+    }
+
+    #[cold]
+    fn take_stale(&mut self, buffer: Option<BufferRef>) -> Option<Event> {
+        self.counters.stale += 1;
+        if let Some(buffer) = buffer {
+            self.give_back(buffer);
+        }
+        None
     }
 
     /// The seldom cases: last completion of a multishot, no data, a closing socket.
@@ -85,8 +108,12 @@ impl Ring {
             Verdict::End(_) => socket.receive = Receive::Ended,
             Verdict::Again { .. } if closing => socket.receive = Receive::Off,
             Verdict::Starved if closing => socket.receive = Receive::Off,
+            Verdict::Again { .. } | Verdict::Starved if socket.heavy => {
+                socket.receive = Receive::Starved;
+                self.heavy.wait(id);
+            }
             Verdict::Again { poll_first } => {
-                socket.receive = Receive::Armed;
+                (socket.receive, socket.one) = (Receive::Armed, false);
                 self.counters.rearms += 1;
                 self.push(Op::Receive { index: id.index, poll_first });
             }
@@ -103,7 +130,7 @@ impl Ring {
             buffer => buffer,
         };
         if let Some(buffer) = buffer {
-            self.buffers.give_back(buffer);
+            self.give_back(buffer);
         }
         if closing {
             self.finish(id);

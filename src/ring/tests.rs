@@ -124,6 +124,9 @@ impl Rig {
         }
         self.until(|rig| rig.ring.sockets() == 0);
         assert_eq!(self.ring.buffers.available(), self.ring.buffers.count());
+        let heavy = &self.ring.heavy;
+        assert_eq!(heavy.buffers.available(), heavy.buffers.count());
+        assert_eq!((heavy.turning, heavy.batch.len()), (0, 0));
         assert_eq!(self.ring.counters().stale, 0);
     }
 }
@@ -323,6 +326,65 @@ fn lack_of_buffers_delays_and_loses_nothing() {
         peer.write_all(b"more").unwrap();
     }
     rig.until(|rig| rig.all_received() == 500_200);
+    rig.check_clean();
+}
+
+#[test]
+fn heavy_client_has_few_buffers_and_stands_behind_the_others_until_it_sends_less() {
+    const LEN: usize = 4 << 20;
+    let mut rig = Rig::with(&small(64, 256, 4096, 64));
+    let (mut peer, heavy) = rig.pair();
+    let (mut other, light) = rig.pair();
+    rig.ring.receive_fairly(heavy);
+    rig.ring.receive_fairly(light);
+    let writer = thread::spawn(move || {
+        peer.write_all(&pattern(1, LEN)).unwrap();
+        peer
+    });
+    // Heavy ones are not looked at, for so many turns that all would have come.
+    let turn_without = |rig: &mut Rig| {
+        rig.ring.enter(Some(Duration::from_millis(1)), None).unwrap();
+        while let Some(event) = rig.ring.next_light() {
+            rig.take(event);
+        }
+    };
+    for _ in 0..1_000 {
+        turn_without(&mut rig);
+    }
+    let ahead = rig.ring.heavy.batch.len();
+    assert!((1..=64 + usize::from(HEAVY_BUFFER_COUNT)).contains(&ahead), "{ahead} buffers");
+    let before = rig.all_received();
+    other.write_all(b"little").unwrap();
+    for _ in 0..100 {
+        turn_without(&mut rig);
+    }
+    assert_eq!(rig.bytes_of(light), b"little");
+    assert_eq!(rig.all_received(), before + 6);
+
+    rig.until(|rig| rig.all_received() == LEN + 6);
+    assert!(rig.bytes_of(heavy) == pattern(1, LEN));
+    let mut peer = writer.join().unwrap();
+    for n in 1..=3 {
+        peer.write_all(b"less").unwrap();
+        rig.until(|rig| rig.all_received() == LEN + 6 + 4 * n);
+    }
+    assert!(!rig.ring.table.at(heavy.index).heavy);
+    assert!(rig.ring.counters().cancels >= 1);
+    rig.check_clean();
+}
+
+#[test]
+fn much_that_a_node_says_stands_behind_the_others_in_its_order() {
+    const LEN: usize = 200_000;
+    let mut rig = Rig::with(&small(64, 256, 4096, 64));
+    let (mut peer, node) = rig.pair();
+    rig.ring.receive(node, false);
+    peer.write_all(&pattern(1, LEN)).unwrap();
+    rig.ring.enter(Some(Duration::from_millis(100)), None).unwrap();
+    assert!(rig.ring.next_light().is_none());
+    assert!(rig.ring.heavy.batch.len() > 8);
+    rig.until(|rig| rig.all_received() == LEN);
+    assert!(rig.bytes_of(node) == pattern(1, LEN));
     rig.check_clean();
 }
 
@@ -871,7 +933,11 @@ impl Talk {
     fn new(rig: &mut Rig, seed: u64) -> Talk {
         let (peer, id) = rig.pair();
         peer.set_nonblocking(true).unwrap();
-        rig.ring.receive(id, seed % 2 == 0);
+        // As of a client, and as of a node.
+        match seed % 2 {
+            0 => rig.ring.receive_fairly(id),
+            _ => rig.ring.receive(id, false),
+        }
         let (wrote, read, given) = Default::default();
         Talk { peer, id, wrote, read, given, paused: false, seed }
     }

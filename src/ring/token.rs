@@ -15,6 +15,8 @@ pub enum Kind {
     SendRest = 5,
     Connect = 6,
     Cancel = 7,
+    /// Of a heavy client: one buffer.
+    ReceiveOne = 8,
 }
 
 /// `generation(24) | kind(8) | index(32)`, highest bits first (io-uring.md 8.6).
@@ -48,6 +50,7 @@ impl Token {
             5 => Kind::SendRest,
             6 => Kind::Connect,
             7 => Kind::Cancel,
+            8 => Kind::ReceiveOne,
             _ => return None,
         };
         Some(Token { kind, generation: (user_data >> 40) as u32, index: user_data as u32 })
@@ -71,6 +74,7 @@ mod tests {
         check(Kind::Send, 1, 7);
         check(Kind::SendRest, 0x00ab_cdef, 0x8000_0000);
         check(Kind::Cancel, 5, 1);
+        check(Kind::ReceiveOne, 5, 1);
         assert_eq!(Token::decode(0), None);
         assert_eq!(Token::decode(u64::MAX), None);
     }

@@ -63,9 +63,7 @@ impl Abuse {
 }
 
 fn run(port: u16, crowd: &[(usize, Kind)], end: &AtomicBool, seen: &Seen) {
-    // The clients share the processors with those whom they disturb, and these are in the right:
-    // what is tested is the proxy, not who gets the processor. Linux has this for each thread.
-    rustix::process::nice(19).expect("a thread may be nicer");
+    stand_aside();
     let mut all: Vec<One> = crowd
         .iter()
         .flat_map(|(count, kind)| std::iter::repeat_with(|| One::new(kind.clone())).take(*count))
@@ -89,6 +87,19 @@ fn run(port: u16, crowd: &[(usize, Kind)], end: &AtomicBool, seen: &Seen) {
             std::thread::sleep(millis(5));
         }
     }
+}
+
+/// These clients stand for other hosts. Here they share the processors with the proxy, the nodes
+/// and the clients whom they disturb: what is tested is whom the proxy serves, not who gets a
+/// processor, so they take only what is left over. Being nice is not enough: a nice thread that runs is left
+/// its slice, some milliseconds, before the one that wakes up; an idle one is not. Linux has this
+/// for each thread.
+fn stand_aside() {
+    rustix::process::nice(19).expect("a thread may be nicer");
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let mut chrt = std::process::Command::new("chrt");
+    let done = chrt.args(["--idle", "--pid", "0", &thread]).status();
+    assert!(done.is_ok_and(|status| status.success()), "chrt (util-linux) makes a thread idle");
 }
 
 struct One {

@@ -15,20 +15,23 @@ use crate::support::client::{Client, request};
 use crate::support::cluster::{Cluster, Flavour};
 use crate::support::group::Group;
 use crate::support::proxy::{Proxy, Settings};
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, seconds, wait_until};
 
 const MIB: u64 = 1024 * 1024;
 const BUDGET: u64 = 256 * MIB;
 const MOST: u64 = BUDGET / 4 * 5;
 
-/// The goal is twice the quiet p99, and is not met. Seen on two cores at load 11, release build:
-/// 0.6 ms quiet; in the storm 17 ms, 16 ms where no node is asked, 1.6 ms past the proxy (75, 43 and
-/// 2.6 ms a minute before, when turns had no bound and long pipelines and outputs were copied at each
-/// step). What is left is the proxy's own: bytes of the storm that are ahead in the ring. So much
-/// keeps it from growing worse; and where even clients that go straight to the nodes wait, so many
-/// times what they do.
-const P99_MAX: Duration = Duration::from_millis(250);
-const P99_OF_DIRECT: u32 = 30;
+/// The goal is twice the quiet p99, and is not met. Seen on two cores, release build, storm and all
+/// in a session that was given the processors, others at work beside it: 0.6 ms quiet; in the storm
+/// 3.4 to 7.3 ms, 2.2 to 5 ms where no node is asked, 0.9 to 2.4 ms past the proxy. Before heavy
+/// clients were read one buffer at a time, and after the others, it was 44 ms, 28 ms where no node
+/// is asked. In the storm's worst seconds a turn of the reactor took 0.7 to 1.2 ms of the processor
+/// at the median and 2 to 4 ms at p99 (built with assertions); now 0.05 and 0.4 ms (without).
+/// What is left: two cores for the proxy, three nodes, the honest and the abusers, and requests of
+/// the storm that are before one's own at a node. This bound keeps it from growing worse; where
+/// even clients that go straight to the nodes wait, it is so many times what they do.
+const P99_MAX: Duration = Duration::from_millis(12);
+const P99_OF_DIRECT: u32 = 6;
 
 fn kind(opening: Vec<u8>, piece: Vec<u8>) -> Kind {
     Kind { opening, piece: piece.into(), reads: false }
@@ -269,7 +272,9 @@ fn g15_memory_storm_stays_within_a_quarter_over_the_budget() {
     assert_eq!(group.as_ref().map_or(0, Group::kills), 0, "nobody was killed for memory");
     assert!(most_kib <= MOST / 1024, "{most_kib} KiB with a budget of {} KiB", BUDGET / 1024);
     assert!(told("clients_slowed:").parse::<u64>().expect("a number") > 0, "there was a storm");
-    let bound = P99_MAX.max(2 * p99(&quiet.all)).max(P99_OF_DIRECT * p99(&direct.all));
+    let control = P99_OF_DIRECT * p99(&direct.all);
+    let bound = goal(P99_MAX.max(2 * p99(&quiet.all)).max(control));
+    println!("G15: p99 {:?} in the storm, at most {bound:?}", p99(&stormy.all));
     assert!(p99(&stormy.all) <= bound, "p99 {:?}, at most {bound:?}", p99(&stormy.all));
     proxy.expect_alive();
 }

@@ -886,6 +886,66 @@ fn memory_counts_no_length_of_a_request_that_is_over() {
     assert_eq!(rig.unread.len(), 0, "a few bytes are under way");
 }
 
+#[test]
+fn long_pipeline_goes_on_in_pieces_while_somebody_asks_for_little() {
+    let mut rig = Rig::new(Settings::default());
+    let (long, short) = (rig.client(), rig.client());
+    let line = words("PING").repeat(300);
+    let answered = |rig: &mut Rig| rig.told(Conn::Client(long)).matches("+PONG").count();
+    rig.proxy.handle_received(Conn::Client(long), &line, rig.now());
+    rig.turn();
+    assert_eq!(answered(&mut rig), 300, "nobody else is about");
+
+    rig.proxy.handle_received(Conn::Client(short), &words("PING"), rig.now());
+    rig.proxy.handle_received(Conn::Client(long), &line, rig.now());
+    rig.turn();
+    assert_eq!(rig.told(Conn::Client(short)), "+PONG ");
+    let first = answered(&mut rig);
+    assert!((1..=128).contains(&first), "{first} in the first turn");
+    rig.turn();
+    let second = answered(&mut rig);
+    assert!((1..=64).contains(&second), "{second} in the second turn");
+    rig.settle();
+    assert_eq!(answered(&mut rig), 300 - first - second);
+    assert_eq!(rig.unread.len(), 0, "it is read again");
+}
+
+#[test]
+fn long_pipelines_leave_the_nodes_to_others_and_go_on_all_the_same() {
+    let mut rig = Rig::new(Settings::default());
+    let short = rig.client();
+    rig.ask(short, &format!("INCR {}", key("first", true)));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    rig.answer(backend, ":1 ");
+    rig.told(Conn::Backend(backend));
+    let line = words(&format!("INCR {}", key("k", true))).repeat(100);
+    let long: Vec<u32> = (0..20).map(|_| rig.client()).collect();
+    for &client in &long {
+        rig.proxy.handle_received(Conn::Client(short), &words("PING"), rig.now());
+        rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+    }
+    // Each has had a go; from now on they go on as answers come, and somebody asks for little.
+    rig.turn();
+    let mut asked = rig.told(Conn::Backend(backend)).matches("INCR").count();
+    let mut answered = 0;
+    for _ in 0..10_000 {
+        let some = (asked - answered).min(50);
+        answered += some;
+        rig.proxy.handle_received(Conn::Client(short), &words("PING"), rig.now());
+        rig.answer(backend, &":1 ".repeat(some));
+        asked += rig.told(Conn::Backend(backend)).matches("INCR").count();
+        if answered == 2_000 {
+            break;
+        }
+    }
+    assert_eq!((asked, answered), (2_000, 2_000));
+    for client in long {
+        assert_eq!(rig.told(Conn::Client(client)).matches(":1").count(), 100);
+    }
+    assert_eq!(rig.unread.len(), 0);
+}
+
 // --- replies of one pipeline -----------------------------------------------------------------------
 
 #[test]

@@ -1,0 +1,73 @@
+//! Many clients at once, some with little to ask and some with much: those with much go on in small
+//! pieces, and no more of it is at the nodes than is answered soon, so that the others need not
+//! wait behind it. Where nobody asks for little, nobody is held up.
+//!
+//! Not here: what else holds a client back (`client`), who is read when (`ring`).
+
+use super::{Now, Proxy};
+
+/// A client that has nothing under way and asks for so little.
+const LIGHT_BYTES: usize = 1024;
+
+/// For so long after it somebody with little to ask is about.
+const LIGHT_MS: u64 = 10;
+
+/// Requests that one client may run in one go then.
+pub(super) const GO_MAX: u32 = 64;
+
+/// Requests under way with which those who wait for their next go wait on, but for one of them each
+/// millisecond.
+const UNDER_WAY_MAX: usize = 256;
+
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    /// Until when somebody with little to ask is taken to be about.
+    light_until_ms: u64,
+    /// When one of those who wait was last let go in spite of `UNDER_WAY_MAX`.
+    let_go_ms: u64,
+    /// Those in the list of who may go on are there for their next go only.
+    pub waits: bool,
+}
+
+impl Crowd {
+    /// A client that had nothing under way has sent so many bytes.
+    #[inline]
+    pub(super) fn note(&mut self, bytes: usize, now: Now) {
+        if bytes <= LIGHT_BYTES {
+            self.light_until_ms = now.ms + LIGHT_MS;
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_mixed(&self, now: Now) -> bool {
+        now.ms < self.light_until_ms
+    }
+}
+
+impl Proxy {
+    /// Whether clients with little to ask are about.
+    pub fn is_crowded(&self, now: Now) -> bool {
+        self.crowd.is_mixed(now)
+    }
+
+    /// When the next of those who may go on does.
+    pub(super) fn go_deadline(&self) -> u64 {
+        let wait = u64::from(self.crowd.waits);
+        if self.resuming.is_empty() { u64::MAX } else { self.now.ms + wait }
+    }
+
+    /// Whether a client that was held back waits on for its next go.
+    pub(super) fn waits_for_go(&mut self, c: u32) -> bool {
+        let mixed = self.crowd.is_mixed(self.now) && !self.leaving.active;
+        if !self.clients[c].held_back || !mixed {
+            return false;
+        }
+        let most = UNDER_WAY_MAX + self.blocked_clients;
+        if self.requests.open_count() < most {
+            return false;
+        }
+        let waits = self.crowd.let_go_ms == self.now.ms;
+        self.crowd.let_go_ms = self.now.ms;
+        waits
+    }
+}
