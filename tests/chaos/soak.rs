@@ -185,14 +185,14 @@ fn g19_memory_and_descriptors_stay_as_they_are_through_a_soak() {
         tally.wrong.len(),
         first.resident.0,
         last.resident.0,
-        first.descriptors.1,
-        last.descriptors.1,
+        first.descriptors.0,
+        last.descriptors.0,
     );
     tally.expect_right();
     // Connections for scripts are made when they are wanted, two at each of three nodes for both
     // versions: in a short time not all of them are there after a third.
     let to_come = if is_long { 2 } else { 12 };
-    assert!(last.descriptors.1 <= first.descriptors.1 + to_come, "{first:?} {last:?}");
+    assert!(last.descriptors.0 <= first.descriptors.0 + to_come, "{first:?} {last:?}");
     // Minutes say nothing of hours if they are few.
     assert!(!is_long || growth < 1_024.0, "{growth:.0} KiB an hour: {stretches:#?}");
     bed.proxy.expect_alive();

@@ -285,7 +285,8 @@ fn ringway(world: &World, out: &mut Vec<u8>) {
     let totals = world.totals;
     let nodes = world.topology.map_or(0, |map| map.nodes.len());
     let primaries = world.topology.map_or(0, |map| map.primaries().count());
-    let missing = SLOTS.min(totals.slots_missing as usize);
+    let counted = SLOTS.min(totals.slots_missing as usize);
+    let missing = world.topology.map_or(SLOTS, |_| counted);
     let epoch = world.topology.map_or(0, |map| map.epoch);
     let version = world.topology.map_or(0, |map| map.version);
     lines!(out,
