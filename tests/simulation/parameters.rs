@@ -173,9 +173,6 @@ impl Parameters {
         self.ears = r.range(0..=4);
         self.proxy.client_requests_max = r.range(1..=8) as u32;
         self.proxy.fence_lanes = 1;
-        // Slots that go to and fro so fast can be walked neither in pieces nor between two questions
-        // (`proxy::walk` says so).
-        self.weights[SCAN] = 0;
     }
 
     fn press_faults(&mut self, r: &mut Random) {

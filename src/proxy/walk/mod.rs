@@ -1,11 +1,12 @@
 //! SCAN over the whole cluster, one step of it: what nodes are asked, what the client is told.
 //!
 //! Slots are walked in order, **each one whole**: `CLUSTER GETKEYSINSLOT` answers with all keys of
-//! a slot at one moment, and right behind it on the same connection goes a probe, EXISTS of a key
-//! of that slot which nobody has. The probe's answer says whether the node was the slot's only one:
+//! a slot at one moment, and right before and right behind it on the same connection goes a probe,
+//! EXISTS of a key of that slot which nobody has. The probes' answers say whether the node was the
+//! slot's only one; that before, that it did not become so only after it had told its keys:
 //!
 //! ```text
-//! :0           the slot is here and rests                 its keys are all that there are
+//! :0 twice     the slot is here and rests                 its keys are all that there are
 //! ASK to B     keys leave for B, one by one               ask here, B, and here again: none must
 //!                                                         have come back by then, else anew
 //! MOVED        the map was old                            anew, where it is now
@@ -28,9 +29,8 @@
 //! the old one is done (`second`). What cannot be seen, in a large slot only: keys that come back
 //! and leave again between two steps.
 //!
-//! Nor can be seen that a node gets the slot between the two questions, when the map has named it
-//! too early: they leave in one packet, so a node that keeps them milliseconds apart must get it
-//! just then.
+//! Nor can be seen that a node loses a slot and gets it back between two probes: they leave in one
+//! packet, with one question between them.
 //!
 //! Not here: sending (`scan`), options and cursors as clients write them (`wanted`).
 
@@ -221,18 +221,22 @@ impl Walk {
         match &self.stage {
             Stage::Take { slots, .. } => slots
                 .iter()
-                .flat_map(|&slot| [self.keys(), Ask::Probe].map(|a| ask(slot, At::Owner, a)))
+                .flat_map(|&slot| probed(self.keys()).map(|a| ask(slot, At::Owner, a)))
                 .collect(),
             Stage::Count => (self.at..self.at + self.window_here())
-                .flat_map(|slot| [Ask::Count, Ask::Probe].map(|a| ask(slot, At::Owner, a)))
+                .flat_map(|slot| probed(Ask::Count).map(|a| ask(slot, At::Owner, a)))
                 .collect(),
-            Stage::Leave => vec![here(self.keys()), here(Ask::Probe), here(Ask::Epoch)],
+            Stage::Leave => {
+                // The epoch first: whoever still has it when all is confirmed had the slot then.
+                let asks = probed(self.keys()).map(here);
+                [here(Ask::Epoch)].into_iter().chain(asks).collect()
+            }
             Stage::Target(step, _) => vec![there(step.to, self.keys())],
             Stage::Confirm(..) => vec![here(Ask::Probe), here(self.keys()), here(Ask::Epoch)],
             Stage::Seek => vec![here(Ask::Probe), here(Ask::Info)],
             Stage::Assure(..) => vec![here(Ask::Probe)],
             Stage::Size => vec![here(Ask::Info), here(Ask::Count)],
-            Stage::Scan => vec![here(self.scan()), here(Ask::Probe), here(Ask::Info)],
+            Stage::Scan => probed(self.scan()).into_iter().chain([Ask::Info]).map(here).collect(),
             Stage::Follow(step, _) => {
                 vec![there(step.to, self.scan()), there(step.to, Ask::Info)]
             }
@@ -249,13 +253,13 @@ impl Walk {
         self.stage = match (stage, answers) {
             (Stage::Take { slots, then }, _) => self.hear_keys(&slots, then, answers)?,
             (Stage::Count, _) => self.hear_counts(answers)?,
-            (Stage::Leave, [keys, probe, epoch]) => self.hear_leaving(keys, probe, epoch)?,
+            (Stage::Leave, [epoch, looks @ ..]) => self.hear_leaving(epoch, looks)?,
             (Stage::Target(step, epoch), [keys]) => self.hear_target(step, epoch, keys)?,
             (Stage::Confirm(step, epoch), [probe, keys, again]) => {
                 self.hear_confirmed(step, epoch, probe, keys, again)?
             }
             (Stage::Size, [info, count]) => self.hear_size(info, count)?,
-            (Stage::Scan, [scan, probe, info]) => self.hear_piece(scan, probe, info)?,
+            (Stage::Scan, [looks @ .., info]) => self.hear_piece(looks, info)?,
             (Stage::Seek, [probe, info]) => self.hear_sought(probe, info)?,
             (Stage::Follow(step, print), [scan, info]) => {
                 self.hear_followed(step, print, scan, info)?
@@ -304,14 +308,14 @@ impl Walk {
     // --- whole slots -------------------------------------------------------------------------
 
     fn hear_keys(&mut self, slots: &[u16], then: u16, answers: &[Answer]) -> Option<Stage> {
-        for (&slot, pair) in slots.iter().zip(answers.chunks_exact(2)) {
-            let (keys, probe) = (&pair[0], &pair[1]);
+        for (&slot, looks) in slots.iter().zip(answers.chunks_exact(LOOKS)) {
+            let keys = &looks[1];
             self.at = slot;
             self.mark = self.found.len();
             if elements(keys)? >= u64::from(self.limit) {
                 return Some(self.begin_large());
             }
-            match judge(keys, probe) {
+            match judge(looks) {
                 Verdict::Rests => self.take(keys.reply, None)?,
                 Verdict::Leaves(_) => return Some(Stage::Leave),
                 Verdict::Unclear => return Some(self.again()),
@@ -325,9 +329,9 @@ impl Walk {
         let mut then = self.at;
         let needed = self.wanted.count.saturating_sub(self.scanned).max(1);
         let mut sum = 0;
-        for pair in answers.chunks_exact(2) {
-            let count = u64::try_from(parse_integer(pair[0].reply)?).ok()?;
-            let rests = judge(&pair[0], &pair[1]) == Verdict::Rests;
+        for looks in answers.chunks_exact(LOOKS) {
+            let count = u64::try_from(parse_integer(looks[1].reply)?).ok()?;
+            let rests = judge(looks) == Verdict::Rests;
             let is_small = rests && sum + count <= u64::from(self.whole_max);
             if !(rests && count == 0) {
                 if !is_small && !slots.is_empty() {
@@ -348,11 +352,12 @@ impl Walk {
         Some(Stage::Take { slots, then })
     }
 
-    fn hear_leaving(&mut self, keys: &Answer, probe: &Answer, epoch: &Answer) -> Option<Stage> {
+    fn hear_leaving(&mut self, epoch: &Answer, looks: &[Answer]) -> Option<Stage> {
+        let keys = looks.get(1)?;
         if elements(keys)? >= u64::from(self.limit) {
             return Some(self.begin_large());
         }
-        match judge(keys, probe) {
+        match judge(looks) {
             Verdict::Leaves(step) if epoch.node == keys.node && !epoch.delayed => {
                 self.take(keys.reply, None)?;
                 Some(Stage::Target(step, wanted::epoch_of(epoch.reply)?))
@@ -378,7 +383,7 @@ impl Walk {
         keys: &Answer,
         again: &Answer,
     ) -> Option<Stage> {
-        let same = judge(keys, probe) == Verdict::Leaves(step)
+        let same = judge_one(keys, probe) == Verdict::Leaves(step)
             && (again.node, again.delayed) == (step.from, false)
             && wanted::epoch_of(again.reply)? == epoch;
         let before = self.found.len();
@@ -446,9 +451,10 @@ impl Walk {
         Some(Stage::Scan)
     }
 
-    fn hear_piece(&mut self, scan: &Answer, probe: &Answer, info: &Answer) -> Option<Stage> {
+    fn hear_piece(&mut self, looks: &[Answer], info: &Answer) -> Option<Stage> {
         let mut pieces = self.pieces?;
-        let verdict = judge(scan, probe);
+        let scan = looks.get(1)?;
+        let verdict = judge(looks);
         if verdict == Verdict::Unclear || info.node != scan.node || info.delayed {
             return Some(Stage::Scan);
         }
@@ -571,8 +577,27 @@ fn elements(answer: &Answer) -> Option<u64> {
     list_header(answer.reply).map(|(count, _)| count as u64)
 }
 
-/// Whether the slot was where `data` comes from, by the probe that went right behind.
-fn judge(data: &Answer, probe: &Answer) -> Verdict {
+/// Questions that go out for one that is probed.
+const LOOKS: usize = 3;
+
+fn probed(ask: Ask) -> [Ask; LOOKS] {
+    [Ask::Probe, ask, Ask::Probe]
+}
+
+/// Whether the slot was where the second answer comes from, by the probes around it.
+fn judge(looks: &[Answer]) -> Verdict {
+    let [before, data, behind] = looks else { return Verdict::Unclear };
+    let (first, then) = (judge_one(data, before), judge_one(data, behind));
+    match (first, then) {
+        // A node that the map named too early may have got the slot after it told its keys.
+        (Verdict::Rests, _) => then,
+        (Verdict::Leaves(_), Verdict::Leaves(_)) if first == then => then,
+        _ => Verdict::Unclear,
+    }
+}
+
+/// The same by one probe.
+fn judge_one(data: &Answer, probe: &Answer) -> Verdict {
     if data.redirects > 0 || data.delayed || probe.delayed || probe.reply != b":0\r\n" {
         return Verdict::Unclear;
     }

@@ -99,21 +99,21 @@ fn slot_that_leaves_is_asked_for_at_both_nodes() {
         (_, At::Node(_)) => "bc",
     });
     assert_eq!(reply, format!("*2\r\n$1\r\n0\r\n{}", keys("abc")));
-    let owner = [Ask::Keys(100), Ask::Probe, Ask::Epoch].map(|ask| (ask, At::Owner));
-    assert_eq!(asked[..2], owner[..2]);
-    assert_eq!(asked[2..5], owner);
-    assert_eq!(asked[5], (Ask::Keys(100), At::Node(2)));
-    assert_eq!(asked[6..], [owner[1], owner[0], owner[2]]);
+    let owner = [Ask::Epoch, Ask::Probe, Ask::Keys(100), Ask::Probe].map(|ask| (ask, At::Owner));
+    assert_eq!(asked[..3], owner[1..]);
+    assert_eq!(asked[3..7], owner);
+    assert_eq!(asked[7], (Ask::Keys(100), At::Node(2)));
+    assert_eq!(asked[8..], [owner[1], owner[2], owner[0]]);
 }
 
 #[test]
 fn slot_that_was_all_at_its_target_and_came_back_is_asked_for_anew() {
     // Between the first looks at both, node 1 has taken it over again: k was at 2, then at 1.
     let (reply, _) = leave(|n, ask, at| match (ask, at) {
-        (Ask::Epoch, _) if n < 5 => "7",
+        (Ask::Epoch, _) if n < 7 => "7",
         (Ask::Epoch, _) => "9",
         (_, At::Owner) => "a",
-        (_, At::Node(_)) if n < 9 => "b",
+        (_, At::Node(_)) if n < 11 => "b",
         (_, At::Node(_)) => "bk",
     });
     assert_eq!(reply, format!("*2\r\n$1\r\n0\r\n{}", keys("abk")));
@@ -123,7 +123,7 @@ fn slot_that_was_all_at_its_target_and_came_back_is_asked_for_anew() {
 fn keys_that_came_back_to_a_node_that_they_leave_are_not_missed() {
     let (reply, _) = leave(|n, ask, at| match (ask, at) {
         (Ask::Epoch, _) => "7",
-        (_, At::Owner) if n < 5 => "a",
+        (_, At::Owner) if n < 7 => "a",
         (_, At::Owner) => "ak",
         (_, At::Node(_)) => "b",
     });
@@ -135,15 +135,58 @@ fn slot_that_was_elsewhere_is_asked_for_anew() {
     let from = cursor_at(16_383);
     let mut rounds = 0;
     let reply = step(&format!("SCAN {from}"), |question| match question.ask {
-        Ask::Keys(_) if rounds == 0 => ("*0\r\n".into(), 2, 0),
+        Ask::Keys(_) if rounds == 1 => ("*0\r\n".into(), 2, 0),
         Ask::Keys(_) => ("*1\r\n$1\r\na\r\n".into(), 1, 0),
         // MOVED from 2 to 1.
         _ => {
             rounds += 1;
-            (":0\r\n".into(), 1, u8::from(rounds == 1))
+            (":0\r\n".into(), 1, u8::from(rounds <= 2))
         }
     });
     assert_eq!(reply, "*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n");
+}
+
+#[test]
+fn slot_that_its_node_got_after_it_told_its_keys_is_asked_for_anew() {
+    // The map names 1 from the start; 2 has the slot until 1 has told that it has no keys of it.
+    for leaving in [false, true] {
+        let mut probes = 0;
+        let reply = step(&format!("SCAN {}", cursor_at(16_383)), |question| match question.ask {
+            Ask::Keys(_) if probes == 1 => (keys(""), 1, 0),
+            Ask::Keys(_) => (keys("a"), 1, 0),
+            _ => {
+                probes += 1;
+                match probes {
+                    1 => (":0\r\n".into(), 2, 1),
+                    // It may be on its way to the next one already.
+                    2 if leaving => (":0\r\n".into(), 3, 1),
+                    _ => (":0\r\n".into(), 1, 0),
+                }
+            }
+        });
+        assert_eq!(reply, format!("*2\r\n$1\r\n0\r\n{}", keys("a")));
+    }
+}
+
+#[test]
+fn slot_that_its_node_got_after_it_counted_its_keys_is_not_passed_over() {
+    let mut probes = 0;
+    let reply = step(&format!("SCAN {}", cursor_at(16_382)), |question| {
+        let is_last = question.slot == 16_383;
+        match question.ask {
+            Ask::Keys(_) => (keys(if is_last { "a" } else { "" }), 1, 0),
+            Ask::Count => (":0\r\n".into(), 1, 0),
+            _ => {
+                probes += u32::from(is_last);
+                if is_last && probes == 1 {
+                    (":0\r\n".into(), 2, 1)
+                } else {
+                    (":0\r\n".into(), 1, 0)
+                }
+            }
+        }
+    });
+    assert_eq!(reply, format!("*2\r\n$1\r\n0\r\n{}", keys("a")));
 }
 
 #[test]
