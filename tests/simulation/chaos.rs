@@ -170,6 +170,8 @@ impl World {
     fn memory_is(&mut self, percent: u64) {
         self.memory_percent = percent;
         self.turn_before(self.now_us + 1);
+        // That turn is nobody's busy loop.
+        self.empty_turns = self.empty_turns.saturating_sub(1);
     }
 
     fn some_node(&mut self) -> usize {

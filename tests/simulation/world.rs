@@ -132,7 +132,7 @@ pub struct World {
     pub events: u64,
     turn_at: u64,
     turn_scheduled: bool,
-    empty_turns: u32,
+    pub empty_turns: u32,
     actions: Vec<Action>,
     /// Every event as text, where somebody wants to read it.
     pub trace: Option<Vec<String>>,
