@@ -99,8 +99,8 @@ impl Proxy {
     pub(super) fn serve_fence_queue(&mut self, node: u16) {
         for index in 0..self.nodes[node].fence_queue.len() {
             while let Some(&r) = self.nodes[node].fence_queue[index].front() {
-                if self.target(r) != Some(node) {
-                    // Its slot has another owner since, and this node may be gone.
+                if self.target(r) != Some(node) || !self.nodes[node].present {
+                    // Its slot has another owner since, or this node is gone.
                     self.nodes[node].fence_queue[index].pop_front();
                     let bytes = self.requests.take_own(r);
                     self.launch(r, Bytes::Own(bytes));

@@ -12,7 +12,7 @@ use super::connect::BACKOFF_MAX_MS;
 use super::dispatch::{Asked, Source};
 use super::nodes::face_of;
 use super::request::{Marks, NewRequest, State};
-use super::types::{NONE, Report};
+use super::types::{NO_SLOT, NONE, Report};
 use super::{Action, Proxy, Wait, local::errors};
 use crate::cluster::UNOWNED;
 use crate::resp::Version;
@@ -143,11 +143,17 @@ impl Proxy {
 
     /// Sends a leg (a request, or a part of one) on its way, for the first time or again.
     pub(super) fn launch(&mut self, r: u32, bytes: Bytes) {
-        let entry = &self.requests[r];
-        let marks = entry.marks;
         let Some(node) = self.target(r) else {
             return self.wait_unserved(r, bytes);
         };
+        if !self.nodes[node].present && self.is_meant_for(r, node) {
+            let place = self.is_at_node(r).then(|| self.nodes[node].endpoint.to_string());
+            return self.fail(r, |out| errors::node_left(out, place.as_deref()));
+        }
+        let Some(node) = self.target(r) else {
+            return self.wait_unserved(r, bytes);
+        };
+        let marks = self.requests[r].marks;
         if marks.has(Marks::FENCED.with(Marks::PRIVATE)) {
             return match marks.has(Marks::PRIVATE) {
                 true => self.launch_private(r, node, bytes),
@@ -169,6 +175,23 @@ impl Proxy {
             Usable::From(until_ms) => self.wait(r, bytes, until_ms, true),
             Usable::Failing => self.give_up(r),
         }
+    }
+
+    /// Whether a leg is nobody's but this node's, which has left the map. One that a redirect led
+    /// there goes by the map again; one with a connection to it already is told by that.
+    fn is_meant_for(&mut self, r: u32, node: u16) -> bool {
+        let at_node = self.is_at_node(r);
+        let entry = &mut self.requests[r];
+        let marks = entry.marks;
+        let led = marks.has(Marks::ASKING) || (marks.speaks_for_itself() && entry.slot != NO_SLOT);
+        if led {
+            entry.marks.unset(Marks::ASKING);
+        }
+        if led && !marks.has(Marks::PRIVATE) {
+            entry.marks.unset(Marks::BY_NODE);
+        }
+        let guarded = marks.has(Marks::PRIVATE) && !at_node;
+        entry.node == node && entry.marks.has(Marks::BY_NODE) && !guarded
     }
 
     /// The node that a leg goes to; `None`: nobody serves its slot.

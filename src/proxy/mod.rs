@@ -449,7 +449,7 @@ impl Proxy {
     /// A whole map from the topology thread.
     pub fn handle_topology(&mut self, topology: Arc<Topology>, now: Now) {
         self.now = now;
-        let translation = self.nodes.adopt(&topology);
+        let translation = self.nodes.adopt(&topology, |node| self.requests.any_means(node));
         for slot in 0..SLOTS as u16 {
             let owner = topology.owners[usize::from(slot)];
             let node = translation.get(usize::from(owner)).copied().unwrap_or(UNOWNED);

@@ -85,8 +85,9 @@ impl std::ops::IndexMut<u16> for Nodes {
 
 impl Nodes {
     /// Takes over a topology's nodes. Returns, for each of its indexes, the index here, or
-    /// `UNOWNED` where a node has no address yet.
-    pub fn adopt(&mut self, topology: &Topology) -> Vec<u16> {
+    /// `UNOWNED` where a node has no address yet. `is_meant`: whether a request that is not sent yet
+    /// names an index, which must not become another node's meanwhile.
+    pub fn adopt(&mut self, topology: &Topology, is_meant: impl Fn(u16) -> bool) -> Vec<u16> {
         for node in &mut self.entries {
             node.present = false;
         }
@@ -97,7 +98,7 @@ impl Nodes {
                 translation.push(UNOWNED);
                 continue;
             };
-            let index = self.entry(address, &node.endpoint);
+            let index = self.entry(address, &node.endpoint, &is_meant);
             self[index].present = true;
             self[index].primary = node.role == Role::Primary;
             self[index].healthy = node.healthy;
@@ -107,7 +108,12 @@ impl Nodes {
         translation
     }
 
-    fn entry(&mut self, address: SocketAddr, endpoint: &Endpoint) -> u16 {
+    fn entry(
+        &mut self,
+        address: SocketAddr,
+        endpoint: &Endpoint,
+        is_meant: impl Fn(u16) -> bool,
+    ) -> u16 {
         if let Some(&index) = self.by_address.get(&address) {
             self[index].endpoint = endpoint.clone();
             return index;
@@ -129,12 +135,12 @@ impl Nodes {
         };
         // An entry that nothing refers to any more is taken again, so that the table does not grow
         // with each address a node ever had.
-        let unused = self.entries.iter().position(Node::is_unused);
+        let unused = self.indexes().find(|&at| self[at].is_unused() && !is_meant(at));
         let index = match unused {
             Some(index) => {
-                self.by_address.remove(&self.entries[index].address);
-                self.entries[index] = node;
-                index as u16
+                let before = std::mem::replace(&mut self[index], node);
+                self.by_address.remove(&before.address);
+                index
             }
             None => {
                 self.entries.push(node);
@@ -223,5 +229,35 @@ impl Node {
         let single = single.filter(|&backend| backend != NONE);
         let fences = self.fences.iter().flatten().copied();
         single.chain(fences).chain(self.private.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster;
+
+    fn only(number: u8) -> Topology {
+        let mut topology = Topology::empty();
+        topology.nodes.push(cluster::Node {
+            id: format!("{number:040}").into(),
+            endpoint: Endpoint { host: format!("10.0.0.{number}").into(), port: 7000 },
+            address: Some(SocketAddr::from(([10, 0, 0, number], 7000))),
+            role: Role::Primary,
+            shard: 0,
+            healthy: true,
+            epoch: 1,
+        });
+        topology
+    }
+
+    #[test]
+    fn entry_of_a_node_that_left_is_taken_again_when_no_request_means_it() {
+        let mut nodes = Nodes::default();
+        assert_eq!(nodes.adopt(&only(1), |_| false), [0]);
+        assert_eq!(nodes.adopt(&only(2), |node| node == 0), [1], "a request waits for it");
+        assert_eq!(&*nodes[0].endpoint.host, "10.0.0.1");
+        assert_eq!(nodes.adopt(&only(3), |_| false), [0], "nobody does any more");
+        assert_eq!(nodes.by_address(&SocketAddr::from(([10, 0, 0, 1], 7000))), None);
     }
 }

@@ -415,6 +415,12 @@ impl Requests {
         }
     }
 
+    /// Whether one that is not sent yet, or is to be sent again, names a node.
+    pub fn any_means(&self, node: u16) -> bool {
+        let unsent = |entry: &&Request| matches!(entry.state, State::Held | State::Waiting);
+        self.entries.iter().filter(unsent).any(|entry| entry.node == node)
+    }
+
     /// Requests that are not free.
     pub fn open_count(&self) -> usize {
         self.entries.len() - self.free.len()

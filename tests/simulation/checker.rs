@@ -118,13 +118,15 @@ impl History {
         let whole = matches!(request.kind, Kind::Exec | Kind::BlPop | Kind::Watch);
         let in_parts = (request.keys.len() > 1 && !whole) || everywhere;
         let at_nodes = !request.keys.is_empty() || everywhere || request.kind == Kind::Exec;
-        const NOT_RUN: [&str; 13] = [
+        const NOT_RUN: [&str; 15] = [
             "EXECABORT",
             "UNBLOCKED",
             "ERR max blocking connections reached",
             "ERR max private connections reached",
             "ERR redirect to a node that is not in the cluster",
             "ERR no connection to server, the command has not run",
+            "ERR no reply from server in time, the command has not run",
+            "ERR the node ",
             "ERR too many redirects",
             "CLUSTERDOWN",
             "TRYAGAIN",

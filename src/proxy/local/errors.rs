@@ -1,6 +1,7 @@
 //! Every error reply that we originate. Texts are redis-server 7.0's where it has one.
 //!
-//! Not here: when they are said. Nothing here shows an address, a password or a node's own error.
+//! Not here: when they are said. Nothing here shows a password or a node's own error, nor an address
+//! (but of the node that PROXY NODE named).
 
 use crate::command::{Args, LookupError};
 
@@ -196,6 +197,18 @@ pub fn connection_lost(out: &mut Vec<u8>) {
 /// The request was written and not answered in time.
 pub fn timeout(out: &mut Vec<u8>) {
     fixed(out, "ERR no reply from server in time, the command may have run");
+}
+
+/// What it was to wait for before a redirect is followed took too long.
+pub fn not_followed_in_time(out: &mut Vec<u8>) {
+    fixed(out, "ERR no reply from server in time, the command has not run");
+}
+
+/// It was for one node, which has left the map before it could be sent. Only who may ask single
+/// nodes is told which.
+pub fn node_left(out: &mut Vec<u8>, place: Option<&str>) {
+    let which = place.unwrap_or("that was to run it");
+    line(out, &[b"ERR the node ", which.as_bytes(), b" has left, the command has not run"]);
 }
 
 /// Another reactor has not said its part in `limits::PEERS_MS_MAX`.
