@@ -418,7 +418,11 @@ impl Proxy {
             self.fail(r, errors::no_connection);
         } else if !self.requests[r].marks.speaks_for_itself() && is_redirect(&last) {
             // A client of ours speaks to one server: it must not be sent elsewhere.
-            self.fail(r, errors::untrusted_redirect);
+            match self.requests[r].redirects > 0 && !self.requests[r].marks.has(Marks::CONFIRMING) {
+                // It was to be followed, after younger ones that were at the node before it.
+                true => self.fail(r, errors::not_followed_in_time),
+                false => self.fail(r, errors::untrusted_redirect),
+            }
         } else {
             self.complete(r, &last);
         }
