@@ -249,7 +249,8 @@ options! {
             "A file whose first line is `node_password`.";
         Time request_timeout_ms (request_timeout_ms): u64 = 5_000, Range::Number(1, 3_600_000),
             "How long a node may owe the oldest answer. Then its connection is closed and what was \
-             sent on it fails: above the slowest command that you run.";
+             sent on it fails: above the slowest command that you run. A reply that has begun must \
+             be whole in twice the time, and a second more for each 64 KiB of it.";
         Time connect_timeout_ms (connect_timeout_ms): u64 = 900, Range::Number(1, 60_000),
             "How long connecting and logging in to a node may take. Under a second, so that one lost \
              packet (sent again after a second) counts as a failure.";

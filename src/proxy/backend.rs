@@ -65,6 +65,11 @@ struct Chunk {
     bytes: Vec<u8>,
 }
 
+/// A frame has so many times the time for an answer to become whole, and more the longer it is:
+/// bytes a second that are no longer slow.
+const FRAME_TIMEOUTS: u64 = 2;
+const FRAME_RATE_MIN: u64 = 64 * 1024;
+
 #[derive(Debug)]
 pub struct Backend {
     pub phase: Phase,
@@ -113,6 +118,9 @@ pub struct Backend {
     pub ended_well: bool,
     /// When it last answered, or was last given work while it had none. Milliseconds.
     pub progress_ms: u64,
+    /// When the frame began that is not whole yet, and how much of it has come.
+    pub frame_since_ms: u64,
+    pub frame_bytes: u64,
     /// When it entered its phase.
     pub since_ms: u64,
     pub retry_at_ms: u64,
@@ -157,6 +165,8 @@ impl Backend {
             spoilt: false,
             ended_well: false,
             progress_ms: 0,
+            frame_since_ms: 0,
+            frame_bytes: 0,
             since_ms: 0,
             retry_at_ms: 0,
             failures: 0,
@@ -168,6 +178,21 @@ impl Backend {
 
     pub fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Connecting | Phase::Handshake | Phase::Ready)
+    }
+
+    /// A piece of a frame that is not whole yet has come.
+    pub fn note_part(&mut self, now_ms: u64, started: bool, len: usize) {
+        if started {
+            (self.frame_since_ms, self.frame_bytes) = (now_ms, 0);
+        }
+        self.frame_bytes += len as u64;
+    }
+
+    /// Whether the frame that has begun takes longer than anything honest: any byte of it counts as
+    /// an answer, so that one could hold up all behind it for ever.
+    pub fn drips(&self, now_ms: u64, timeout_ms: u64) -> bool {
+        let allowed_ms = timeout_ms * FRAME_TIMEOUTS + self.frame_bytes * 1000 / FRAME_RATE_MIN;
+        !self.scanner.at_start() && now_ms.saturating_sub(self.frame_since_ms) > allowed_ms
     }
 
     /// Requests written or about to be, and not answered.

@@ -421,7 +421,8 @@ impl Proxy {
         }
         let before = self.now.ms - late_ms;
         for backend in self.backends.iter_mut().filter(|backend| backend.is_open()) {
-            for since in [&mut backend.progress_ms, &mut backend.since_ms] {
+            let begun = &mut backend.frame_since_ms;
+            for since in [&mut backend.progress_ms, &mut backend.since_ms, begun] {
                 // What began later did not wait.
                 *since += if *since <= before { late_ms } else { 0 };
             }
@@ -444,6 +445,9 @@ impl Proxy {
                     if self.block_is_overdue(b) {
                         self.lose_backend(b, Why::TimedOut);
                     }
+                }
+                Phase::Ready if backend.drips(self.now.ms, self.settings.request_timeout_ms) => {
+                    self.lose_backend(b, Why::TimedOut);
                 }
                 Phase::Ready if self.is_idle_database(b) => self.lose_backend(b, Why::Retired),
                 Phase::Ready => {

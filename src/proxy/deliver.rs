@@ -37,7 +37,10 @@ impl Proxy {
             let started = backend.scanner.at_start();
             let (piece, ended) = match backend.scanner.scan(rest) {
                 Ok(Scanned::Complete { len }) => (&rest[..len], true),
-                Ok(Scanned::Partial) => (rest, false),
+                Ok(Scanned::Partial) => {
+                    backend.note_part(self.now.ms, started, rest.len());
+                    (rest, false)
+                }
                 Err(_) => return self.lose_backend(b, Why::Surprise),
             };
             at += piece.len();
