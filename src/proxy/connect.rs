@@ -32,6 +32,9 @@ pub(super) enum Why {
 /// there again is used within a second.
 pub(super) const BACKOFF_MAX_MS: u64 = 500;
 
+/// An error in a handshake is judged when it is whole, or so long.
+const REFUSAL_MAX: usize = 1024;
+
 /// A check of deadlines that is so late was not delayed by work.
 const STALL_MS: u64 = 250;
 
@@ -147,6 +150,17 @@ impl Proxy {
     pub(super) fn handle_handshake(&mut self, b: u32, piece: &[u8], ended: bool) {
         let backend = &mut self.backends[b as usize];
         let kind = backend.scanner.frame_type();
+        let mut piece = piece;
+        let whole;
+        if kind == b'-' {
+            // Its first word says what it means, and may come in two.
+            backend.pushed.extend_from_slice(piece);
+            if !ended && backend.pushed.len() <= REFUSAL_MAX {
+                return;
+            }
+            whole = std::mem::take(&mut backend.pushed);
+            piece = &whole;
+        }
         let echoes = backend.lane == Lane::Fence && backend.handshake_left == 1;
         let last = 1 + u8::from(backend.lane == Lane::Fence);
         let selects = backend.seat > 0 && backend.handshake_left == last;

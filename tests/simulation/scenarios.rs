@@ -1747,3 +1747,126 @@ fn request_refused_by_a_node_that_leaves_goes_on_to_where_it_was_sent() {
     rig.answer(second, "$1 w ");
     assert_eq!(rig.told(Conn::Client(client)), "$1 w ");
 }
+
+// --- nodes that leave, or are slow ----------------------------------------------------------------
+
+/// The second node is this one by now.
+fn map_with_second(number: u8, version: u64) -> Arc<Topology> {
+    let mut changed = Topology::clone(&map(2));
+    changed.nodes[1].address = Some(node(number));
+    changed.nodes[1].endpoint.host = format!("10.0.0.{number}").into();
+    changed.nodes[1].id = format!("{number:040}").into();
+    changed.version += version;
+    Arc::new(changed)
+}
+
+impl Rig {
+    /// Only this node can be reached, and lets in.
+    fn let_in_only(&mut self, number: u8) {
+        self.turn();
+        for (backend, address) in std::mem::take(&mut self.connecting) {
+            let now = self.now();
+            self.proxy.handle_connected(backend, address == node(number), now);
+            self.turn();
+            if address == node(number) {
+                let fenced = |of: &(Conn, String)| {
+                    of.0 == Conn::Backend(backend) && of.1.ends_with("ECHO $5 fence ")
+                };
+                let fenced = self.sent.iter().any(fenced);
+                self.answer(backend, if fenced { "+PONG $5 fence " } else { "+PONG " });
+            }
+        }
+    }
+}
+
+/// Two changes of the map within one backoff: the next one finds the entry of a node that has left
+/// free.
+#[test]
+fn command_for_a_node_that_leaves_while_it_waits_is_refused_and_never_sent_to_its_successor() {
+    for (line, refusal) in [
+        ("SELECT 3", "-ERR the node 10.0.0.2:7000 has left, the command has not run"),
+        (
+            "SCRIPT LOAD return_1",
+            "-ERR the node that was to run it has left, the command has not run",
+        ),
+    ] {
+        let mut rig = Rig::new(Settings::default());
+        let client = rig.client();
+        rig.ask(client, line);
+        rig.let_in_only(1);
+        rig.let_in_only(1);
+        rig.told(Conn::Backend(rig.backend_of(2)));
+        let first = rig.backend_of(1);
+        let asked = rig.told(Conn::Backend(first));
+        let nonce = if line.starts_with("SCRIPT") { Rig::nonce(&asked) } else { String::new() };
+        rig.answer(first, &format!("+OK {nonce}"));
+        rig.proxy.handle_topology(map_with_second(9, 1), rig.now());
+        rig.let_in_only(1);
+        rig.let_in_only(1);
+        rig.proxy.handle_topology(map_with_second(11, 2), rig.now());
+        rig.let_in(true);
+        rig.pass(1_000);
+        rig.let_in(true);
+        let told = rig.told(Conn::Client(client));
+        assert!(told.starts_with(refusal), "{told} {:?}", rig.sent);
+        let name = line.split(' ').next().unwrap();
+        assert!(!rig.sent.iter().any(|of| of.1.contains(name)), "{:?}", rig.sent);
+    }
+}
+
+#[test]
+fn redirected_request_that_waits_for_a_younger_one_too_long_is_told_of_the_time() {
+    let mut rig = Rig::new(Settings { request_timeout_ms: 1_000, ..Settings::default() });
+    let client = rig.client();
+    let one = key("a", true);
+    let slot = slot_of(one.as_bytes());
+    let lines = [format!("SET {one} 1"), format!("SET {one} 2")];
+    let node = asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
+    rig.answer(node, &format!("-MOVED_{slot}_10.0.0.2:7000 "));
+    rig.let_in(true);
+    rig.pass(3_000);
+    let told = rig.told(Conn::Client(client));
+    let late = "-ERR no reply from server in time, the command has not run";
+    assert!(told.starts_with(late), "{told}");
+}
+
+/// Whether a node is given up that answers a GET in so many bytes every so often, for 20 seconds.
+fn is_given_up(bytes: usize, every_ms: u64) -> bool {
+    let mut rig = Rig::new(Settings { request_timeout_ms: 1_000, ..Settings::default() });
+    let (client, behind) = (rig.client(), rig.client());
+    rig.ask(client, &format!("GET {}", key("k", true)));
+    rig.let_in(true);
+    rig.ask(behind, &format!("GET {}", key("k", true)));
+    let backend = rig.backend_of(1);
+    rig.answer(backend, "$100000000 x");
+    let until = rig.now_ms + 20_000;
+    while rig.now_ms < until && !rig.closed.contains(&Conn::Backend(backend)) {
+        rig.answer(backend, &"x".repeat(bytes));
+        rig.pass(every_ms - 4);
+    }
+    rig.closed.contains(&Conn::Backend(backend))
+}
+
+#[test]
+fn node_that_drips_one_reply_is_given_up_and_one_that_streams_is_not() {
+    assert!(is_given_up(1, 500));
+    assert!(is_given_up(1_000, 100), "10 KB/s");
+    assert!(!is_given_up(10_000, 100), "100 KB/s");
+}
+
+#[test]
+fn node_that_loads_is_let_in_wherever_its_answer_is_cut() {
+    for said in ["-LOADING_x ", "-BUSY_x "] {
+        for cut in 1..said.len() {
+            let mut rig = Rig::new(Settings::default());
+            let client = rig.client();
+            rig.ask(client, &format!("GET {}", key("k", true)));
+            let backend = rig.backend_of(1);
+            rig.proxy.handle_connected(backend, true, rig.now());
+            rig.settle();
+            rig.answer(backend, &said[..cut]);
+            rig.answer(backend, &said[cut..]);
+            assert!(rig.told(Conn::Backend(backend)).contains("GET"), "{said} cut at {cut}");
+        }
+    }
+}
