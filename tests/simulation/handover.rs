@@ -30,9 +30,9 @@ pub struct Former {
 const HANDOVERS_MAX: u32 = 3;
 
 /// Where in a parcel its database stands, and its flags.
-const DATABASE_AT: usize = 48;
-const FLAGS_AT: usize = 52;
-const TEXTS_AT: usize = 54;
+const DATABASE_AT: usize = 56;
+const FLAGS_AT: usize = 60;
+const TEXTS_AT: usize = 62;
 
 /// What says that a client speaks RESP3.
 const RESP3: u8 = 2;
