@@ -169,6 +169,7 @@ fn what_stands_out_is_said() {
         let mut map = topology();
         map.owners[..4].fill(UNOWNED);
         last.pools[0].facts.topology = Some(Arc::new(map));
+        last.pools[0].facts.slots_missing = 4;
     };
     check_note(half, Grade::Bad, "4 of 16384 slots have no node");
     let hot = |last: &mut Picture| {

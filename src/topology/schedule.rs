@@ -460,16 +460,28 @@ mod tests {
         assert!(now >= 600, "those who were bothered are 200 ms apart: {now}");
     }
 
-    #[test]
-    fn when_everything_fails_rounds_back_off_to_five_seconds_wishes_or_not() {
+    /// Times at which a round begins while everything ends so, and the longest gap between two.
+    fn rounds_of(outcome: Outcome) -> (usize, u64) {
         let mut schedule = Schedule::new(10_000, 1, 1, 0);
-        let starts = run(&mut schedule, (0, 100_000), 1, 1, |_| Outcome::Unreachable);
+        let starts = run(&mut schedule, (0, 100_000), 1, 1, |_| outcome);
         let rounds: Vec<_> =
             starts.iter().filter(|(_, target)| *target == Target::Seed(0)).copied().collect();
-        assert!((20..45).contains(&rounds.len()), "{}", rounds.len());
-        check_gaps(&rounds[6..], 2500);
         let longest = rounds.windows(2).map(|pair| pair[1].0 - pair[0].0).max().unwrap();
-        assert!(longest <= 5100, "{longest}");
+        (rounds.len(), longest)
+    }
+
+    #[test]
+    fn when_nobody_answers_rounds_back_off_to_five_seconds_wishes_or_not() {
+        let (rounds, longest) = rounds_of(Outcome::Failed);
+        assert!((20..45).contains(&rounds), "{rounds}");
+        assert!((2500..=6000).contains(&longest), "{longest}");
+    }
+
+    #[test]
+    fn when_nobody_can_be_reached_rounds_go_on_twice_a_second() {
+        let (rounds, longest) = rounds_of(Outcome::Unreachable);
+        assert!((200..400).contains(&rounds), "{rounds}");
+        assert!(longest <= 510, "{longest}");
     }
 
     #[test]

@@ -682,6 +682,7 @@ fn info_has_what_clients_and_exporters_read() {
     bench.totals.memory_used = 1_558_088;
     bench.totals.cpu_user_us = 1_000_023;
     bench.totals.bytes_in_per_second = 1198;
+    bench.totals.slots_missing = 4;
     let info = bench.ask("INFO");
     for line in [
         "# Server",
@@ -718,7 +719,8 @@ fn info_has_what_clients_and_exporters_read() {
         "# Keyspace",
         "# Ringway",
         "reactors:2",
-        "slots_served:0",
+        "slots_served:16380",
+        "slots_not_served:4",
     ] {
         assert!(info.contains(&format!("\n{line}\r\n")), "{line} is missing");
     }
