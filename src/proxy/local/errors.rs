@@ -1,7 +1,7 @@
 //! Every error reply that we originate. Texts are redis-server 7.0's where it has one.
 //!
-//! Not here: when they are said. Nothing here shows a password or a node's own error, nor an address
-//! (but of the node that PROXY NODE named).
+//! Not here: when they are said. Nothing here shows a password, a node's own error or an address
+//! (but that of a node which PROXY NODE named).
 
 use crate::command::{Args, LookupError};
 
