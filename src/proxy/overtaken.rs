@@ -176,7 +176,7 @@ impl Proxy {
             return false;
         }
         let kind = classify_error(self.requests.reply(elder));
-        let shared = !old.marks.has(Marks::FENCED.with(Marks::PRIVATE));
+        let shared = !old.marks.has(Marks::PRIVATE);
         is_of_the_moment(kind)
             || (shared && is_of_keys(kind) && self.shares_key(self.requests.own(elder), r))
     }

@@ -189,7 +189,7 @@ impl Proxy {
 
     /// Where a redirect led it; not before younger ones that it would be behind are answered.
     fn launch_led(&mut self, r: u32, line: &[u8], bytes: Vec<u8>) {
-        let shared = !self.requests[r].marks.has(Marks::FENCED.with(Marks::PRIVATE));
+        let shared = !self.requests[r].marks.has(Marks::PRIVATE);
         if shared && self.has_younger_in_flight(r, &bytes, line) {
             self.requests.set_reply(r, line);
             return self.wait(r, Bytes::Own(bytes), self.now.ms + 1, false);

@@ -1815,6 +1815,26 @@ fn command_for_a_node_that_leaves_while_it_waits_is_refused_and_never_sent_to_it
 }
 
 #[test]
+fn redirect_of_a_script_whose_key_a_later_script_has_written_is_not_followed_any_more() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let client = rig.client();
+    let one = key("a", true);
+    let slot = slot_of(one.as_bytes());
+    let lines = ["x", "y"].map(|body| format!("EVAL {body} 1 {one}"));
+    let node = asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
+    let told = rig.told(Conn::Backend(node));
+    let nonces: Vec<&str> = told.split(' ').filter(|word| word.len() == 32).collect();
+    assert_eq!(nonces.len(), 2, "{told}");
+    let moved = format!("-MOVED_{slot}_10.0.0.2:7000");
+    rig.answer(node, &format!("{moved} $32 {} :2 $32 {} ", nonces[0], nonces[1]));
+    rig.let_in(true);
+    rig.pass(50);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-TRYAGAIN ") && told.ends_with(" :2 "), "{told}");
+    assert!(!rig.sent.iter().any(|of| of.1.contains("EVAL")), "{:?}", rig.sent);
+}
+
+#[test]
 fn redirected_request_that_waits_for_a_younger_one_too_long_is_told_of_the_time() {
     let mut rig = Rig::new(Settings { request_timeout_ms: 1_000, ..Settings::default() });
     let client = rig.client();
