@@ -22,7 +22,7 @@ use crate::limits::{HEAVY_TURN_BYTES, TURN_BYTES_MAX};
 use crate::log::Log;
 use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
-use crate::proxy::{self, Action, Conn, Memory, Now, Proxy, Socket};
+use crate::proxy::{self, Action, Conn, Memory, Now, Proxy, Socket, UnderWay};
 use crate::ring::{
     self, BusyPoll, ConnectOptions, Event, Listener, Ring, RingSettings, SocketId, Waker,
 };
@@ -263,8 +263,9 @@ impl Worker {
                 break;
             }
             let timeout = self.timeout();
-            let clients = self.proxies.iter().map(|proxy| proxy.clients_open() as u64).sum();
-            let gather = self.pace.gather(clients);
+            let mut under_way = UnderWay::default();
+            self.proxies.iter().for_each(|proxy| proxy.add_under_way(&mut under_way));
+            let gather = self.pace.gather(&under_way);
             self.proxies.iter_mut().for_each(|proxy| proxy.set_busy(gather.is_some()));
             self.ring.set_gather(gather);
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
@@ -295,7 +296,8 @@ impl Worker {
         self.look_for_subscriptions();
         let mut woken = false;
         let events = self.take_events(&mut woken);
-        self.pace.count(events, self.now_us);
+        let commands = self.proxies.iter().map(|proxy| proxy.tally.commands).sum();
+        self.pace.count(events, commands, self.now_us);
         if woken {
             while let Ok(update) = self.updates.try_recv() {
                 self.handle_update(update);

@@ -121,6 +121,7 @@ use session::Session;
 use slowlog::SlowLog;
 use split::{Cut, Splits};
 pub use tally::Tally;
+pub use types::UnderWay;
 pub use types::{Action, Conn, Memory, NO_SLOT, NONE, Note, Now, Report, Settings, Socket};
 
 /// A leg that waits for time or for a new map.
@@ -645,6 +646,13 @@ impl Proxy {
 
     pub fn clients_open(&self) -> usize {
         self.clients.open_count()
+    }
+
+    #[inline]
+    pub fn add_under_way(&self, to: &mut UnderWay) {
+        to.clients += self.clients.open_count() as u64;
+        to.requests += self.requests.open_count() as u64;
+        to.cut |= self.splits.are_some_open();
     }
 
     /// Requests in the tables, tombstones and our own included.

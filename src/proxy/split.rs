@@ -192,6 +192,13 @@ pub struct Splits {
     free: Vec<u32>,
 }
 
+impl Splits {
+    #[inline]
+    pub fn are_some_open(&self) -> bool {
+        self.entries.len() > self.free.len()
+    }
+}
+
 impl std::ops::Index<u32> for Splits {
     type Output = Split;
     fn index(&self, index: u32) -> &Split {

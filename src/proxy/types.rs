@@ -215,3 +215,13 @@ impl Default for Settings {
         }
     }
 }
+
+/// How much a reactor has to do, for telling how long it may wait for more.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct UnderWay {
+    pub clients: u64,
+    /// Requests in the tables, parts of those that were cut included.
+    pub requests: u64,
+    /// Some are parts.
+    pub cut: bool,
+}
