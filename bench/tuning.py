@@ -203,6 +203,23 @@ def counter(*names):
     return sum(found[name] for name in names)
 
 
+def count_served(sockets):
+    """How many of these clients get an answer."""
+    served = 0
+    for connection in sockets:
+        connection.setblocking(True)
+        connection.settimeout(2)
+        with contextlib.suppress(OSError):
+            connection.sendall(b"PING\r\n")
+            served += connection.recv(100) == b"+PONG\r\n"
+    return served
+
+
+def close_all(sockets):
+    for connection in sockets:
+        connection.close()
+
+
 def burst(count, address=("127.0.0.1", PORT), seconds=1.0):
     """Connections that are asked for at once. Returns them all, and how many stood within the time."""
     sockets = []
@@ -241,8 +258,7 @@ def _(bed):
         proxy.send_signal(signal.SIGCONT)
         tell(f"somaxconn {value}", f"{stood} of 2000 connections stand within a second, "
              f"{counter('ListenOverflows') - before} times the queue was full")
-        for connection in sockets:
-            connection.close()
+        close_all(sockets)
         bed.end_all()
 
 
@@ -280,8 +296,7 @@ def half_open(bed, syncookies, backlog, strangers):
     flood(bed.away, strangers)
     sockets, stood = burst(20, ("10.8.0.1", PORT), 0.5)
     dropped, cookies = (counter(name) - then for name, then in zip(names, before))
-    for connection in sockets:
-        connection.close()
+    close_all(sockets)
     bed.end_all()
     return f"{stood} of 20 honest clients connect behind {strangers} that never answer; {dropped} dropped, {cookies} cookies"
 
@@ -311,14 +326,8 @@ def _(bed):
         sockets, stood = burst(400)
         first.kill()
         first.wait()
-        served = 0
-        for connection in sockets:
-            connection.setblocking(True)
-            connection.settimeout(2)
-            with contextlib.suppress(OSError):
-                connection.sendall(b"PING\r\n")
-                served += connection.recv(100) == b"+PONG\r\n"
-            connection.close()
+        served = count_served(sockets)
+        close_all(sockets)
         assert second.poll() is None
         tell(f"tcp_migrate_req {value}", f"{served} of {stood} clients are served, {stood - served} are reset")
         bed.end_all()
@@ -338,8 +347,7 @@ def _(bed):
             except OSError as error:
                 refused += error.errno == errno.EADDRNOTAVAIL
         tell(f"ip_local_port_range {ports}", f"{opened} connections, {refused} times EADDRNOTAVAIL")
-        for connection in sockets:
-            connection.close()
+        close_all(sockets)
         bed.end_all()
 
 
@@ -526,8 +534,7 @@ def _(bed):
             full = resident(proxy)
             tell(f"transparent_hugepage {value}", f"{started[0]} KiB at the start ({started[1]} in huge pages), "
                  f"{full[0]} KiB with {stood} clients ({full[1]})")
-            for connection in sockets:
-                connection.close()
+            close_all(sockets)
             bed.end_all()
     finally:
         huge_pages(before)
@@ -545,17 +552,10 @@ def _(bed):
     for value in (1024, 4096):
         bed.proxy(by=["prlimit", f"--nofile={value}:{value}"])
         sockets, _ = burst(1500)
-        served = 0
-        for connection in sockets:
-            connection.setblocking(True)
-            connection.settimeout(2)
-            with contextlib.suppress(OSError):
-                connection.sendall(b"PING\r\n")
-                served += connection.recv(100) == b"+PONG\r\n"
+        served = count_served(sockets)
         lowered = "maxclients is lowered" in bed.said("proxy")
         tell(f"nofile {value}", f"{served} of 1500 clients are served{', the log says so' if lowered else ''}")
-        for connection in sockets:
-            connection.close()
+        close_all(sockets)
         bed.end_all()
 
 

@@ -3,7 +3,7 @@
 #
 #   tests/figures.sh [short] [FIGURE …]
 #
-#   tests/figures.sh               all of them, at full size: about two hours and a half
+#   tests/figures.sh               all of them, at full size: about three hours and a half
 #   tests/figures.sh G3 G19        these
 #   tests/figures.sh short         all of them at the size that CI runs: about five minutes
 #
@@ -19,7 +19,7 @@
 #   G9   streams of odd bytes answered otherwise than by the server
 #   G10  100 restarts with clients of all kinds: what they lose (nothing), slowest reply, steps of the takeover
 #   G13  idle clients that are served at the end; G14: bytes and CPU that they cost
-#   G15  memory and p99 of others while everything that wastes memory happens at once
+#   G15  memory and p99 of others while everything that wastes memory happens at once (an hour; short: 8 s)
 #   G16  p99 of other nodes while one is stopped, refuses, is black-holed, or accepts and says nothing
 #   G17  CLUSTER calls a second in a storm of MOVED; requests sent for each asked while a node refuses
 #   G18  CPU and log without free descriptors, and time until clients are served again

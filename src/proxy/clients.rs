@@ -110,9 +110,8 @@ impl Proxy {
     pub(super) fn own_counts(&self) -> [u64; 7] {
         let [channels, patterns, shards, subscribed] = self.subscription_counts();
         let (clients, blocked) = (self.clients_open(), self.clients_blocked());
-        let counts = [clients, blocked, channels, patterns, shards, subscribed];
-        let [a, b, c, d, e, f] = counts.map(|count| count as u64);
-        [a, b, c, d, e, f, self.tally.error_replies]
+        let errors = self.tally.error_replies as usize;
+        [clients, blocked, channels, patterns, shards, subscribed, errors].map(|count| count as u64)
     }
 
     /// What local answers may depend on.

@@ -70,24 +70,16 @@ impl Proxy {
     /// of a look at them for each that follows.
     pub(super) fn mark_those_of_older_map(&mut self, c: u32) {
         self.clients[c].map_version = self.map.version();
+        let mut legs = Vec::new();
         let mut at = self.clients[c].head;
         while at != NONE {
-            let entry = &self.requests[at];
-            let next = entry.next_in_client;
-            match entry.state {
-                State::InFlight => self.mark_irregular(at),
-                State::Parent => {
-                    let split = entry.split;
-                    for i in 0..self.splits[split].parts.len() {
-                        let part = self.splits[split].parts[i];
-                        if self.requests[part].state == State::InFlight {
-                            self.mark_irregular(part);
-                        }
-                    }
-                }
-                _ => (),
+            self.add_legs(at, &mut legs);
+            at = self.requests[at].next_in_client;
+        }
+        for leg in legs {
+            if self.requests[leg].state == State::InFlight {
+                self.mark_irregular(leg);
             }
-            at = next;
         }
     }
 }

@@ -331,13 +331,9 @@ impl Proxy {
         let mut legs = Vec::new();
         let mut at = self.clients[c].head;
         while at != NONE && free.len() + stuck < self.clients[c].held as usize {
-            let entry = &self.requests[at];
             legs.clear();
-            match entry.state {
-                State::Parent => legs.extend_from_slice(&self.splits[entry.split].parts),
-                _ => legs.push(at),
-            }
-            at = entry.next_in_client;
+            self.add_legs(at, &mut legs);
+            at = self.requests[at].next_in_client;
             // Parts of one request do not wait for each other.
             let before = free.len();
             for &leg in &legs {

@@ -20,10 +20,10 @@
 //! `fence` (replies that may be composed), `fanout` (requests of several parts), `scan` and `walk`
 //! (SCAN), `scripts` (bodies kept), `transaction` and `watch` (MULTI), `blocking`, `replicas`
 //! (WAIT) and `synced` (WAITAOF), `private` (backends of single clients), `memory` (when it runs
-//! short), `crowd` (who goes on when),
-//! `subscribe` and `subscriber` (messages: the clients' side and the nodes'), `peers` and
-//! `receivers` (what all reactors answer together), `own` (PROXY), `databases` (SELECT), `slowlog`,
-//! `monitor`, and what it tells of itself: `sample`, `hot_keys`, `facts`.
+//! short), `crowd` (who goes on when), `subscribe` and `subscriber` (messages: clients' side and
+//! nodes'), `peers` and `receivers` (what all reactors answer together), `own` (PROXY),
+//! `databases` (SELECT), `slowlog`, `monitor`, and what it tells of itself: `sample`, `hot_keys`,
+//! `facts`, `tally`.
 //!
 //! Not here: sockets, the clock, threads (`reactor`); what is decided (`route`, `split`, `local`).
 

@@ -103,10 +103,11 @@ impl Proxy {
         !legs.is_empty() && (all || legs.iter().any(|&leg| self.shares_key(bytes, leg)))
     }
 
-    fn add_legs(&self, r: u32, legs: &mut Vec<u32>) {
+    /// Adds what of a request goes to nodes: its parts, if it was cut.
+    pub(super) fn add_legs(&self, r: u32, legs: &mut Vec<u32>) {
         let entry = &self.requests[r];
         match entry.state {
-            State::Parent => legs.extend(self.splits[entry.split].parts.iter().copied()),
+            State::Parent => legs.extend_from_slice(&self.splits[entry.split].parts),
             _ => legs.push(r),
         }
     }
