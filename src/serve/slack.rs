@@ -22,14 +22,18 @@ pub struct Slack {
     /// The least seen of what was resident and not held. Below 0 where memory that is mapped has
     /// not been touched yet.
     least: i64,
+    /// The same, since the last return: what it could not give is not asked for again and again.
+    left: i64,
     pause: u32,
     /// The last return gave little: what is resident is no free page.
     in_vain: bool,
+    /// The most that was held since the last return.
+    peak: i64,
 }
 
 impl Default for Slack {
     fn default() -> Slack {
-        Slack { least: i64::MAX, pause: 0, in_vain: false }
+        Slack { least: i64::MAX, left: i64::MAX, pause: 0, in_vain: false, peak: 0 }
     }
 }
 
@@ -39,8 +43,14 @@ impl Slack {
     pub fn is_due(&mut self, resident: u64, held: u64) -> bool {
         let (excess, held) = (resident as i64 - held as i64, held as i64);
         self.least = self.least.min(excess);
+        self.left = self.left.min(excess);
         self.pause = self.pause.saturating_sub(1);
-        let grown = excess - self.least;
+        self.peak = self.peak.max(held);
+        if self.peak - held > STORM + self.peak / 4 {
+            // Pages that lay between used ones in the midst of a storm are free after it.
+            (self.left, self.in_vain, self.peak) = (self.least, false, held);
+        }
+        let grown = excess - self.left;
         let storm = grown > STORM + held / 4 && !self.in_vain;
         storm || self.pause == 0 && grown > FREE.max((held - SMALL) / 4)
     }
@@ -48,7 +58,9 @@ impl Slack {
     /// It went; what is resident and held since.
     pub fn note_return(&mut self, before: u64, resident: u64, held: u64) {
         self.in_vain = before.saturating_sub(resident) < before / 16;
-        self.least = resident as i64 - held as i64;
+        self.left = resident as i64 - held as i64;
+        self.least = self.least.min(self.left);
+        self.peak = held as i64;
         self.pause = PAUSE;
     }
 }
@@ -101,6 +113,21 @@ mod tests {
         slack.note_return(220 * MIB, 219 * MIB, 19 * MIB);
         let again = (0..180).filter(|_| slack.is_due(260 * MIB, 19 * MIB)).count();
         assert_eq!(again, 121, "after a minute, until it is done");
+    }
+
+    #[test]
+    fn return_in_the_midst_of_a_storm_does_not_put_off_the_one_after_it() {
+        // What the first return left: nearly all, as few free pages lay together; much of it.
+        for (before, after) in [(300, 295), (300, 240)] {
+            let mut slack = Slack::default();
+            assert!(!slack.is_due(14 * MIB, 13 * MIB));
+            assert!(slack.is_due(before * MIB, 200 * MIB));
+            slack.note_return(before * MIB, after * MIB, 200 * MIB);
+            assert!(!slack.is_due(after * MIB, 200 * MIB));
+            assert!(slack.is_due((after - 180) * MIB, 13 * MIB), "left {after}");
+            slack.note_return((after - 180) * MIB, 14 * MIB, 13 * MIB);
+            assert!(!slack.is_due(14 * MIB, 13 * MIB));
+        }
     }
 
     #[test]
