@@ -16,6 +16,9 @@ const SMALL: i64 = 64 << 20;
 /// With so many more, a storm is over: they are not waited with.
 const STORM: i64 = 8 << 20;
 
+/// Looks after a return of much, or when much that was held has gone: the storm before it may have left more by then.
+const SETTLED: u32 = 4;
+
 /// What is known from the looks before.
 #[derive(Debug)]
 pub struct Slack {
@@ -49,6 +52,7 @@ impl Slack {
         if self.peak - held > STORM + self.peak / 4 {
             // Pages that lay between used ones in the midst of a storm are free after it.
             (self.left, self.in_vain, self.peak) = (self.least, false, held);
+            self.pause = self.pause.min(SETTLED);
         }
         let grown = excess - self.left;
         let storm = grown > STORM + held / 4 && !self.in_vain;
@@ -57,11 +61,12 @@ impl Slack {
 
     /// It went; what is resident and held since.
     pub fn note_return(&mut self, before: u64, resident: u64, held: u64) {
-        self.in_vain = before.saturating_sub(resident) < before / 16;
+        let gone = before.saturating_sub(resident);
+        self.in_vain = gone < before / 16;
         self.left = resident as i64 - held as i64;
         self.least = self.least.min(self.left);
         self.peak = held as i64;
-        self.pause = PAUSE;
+        self.pause = if gone > before / 4 { SETTLED } else { PAUSE };
     }
 }
 
@@ -128,6 +133,18 @@ mod tests {
             slack.note_return((after - 180) * MIB, 14 * MIB, 13 * MIB);
             assert!(!slack.is_due(14 * MIB, 13 * MIB));
         }
+    }
+
+    #[test]
+    fn what_is_freed_after_the_return_at_a_storms_end_goes_back_within_seconds() {
+        let mut slack = Slack::default();
+        assert!(!slack.is_due(14 * MIB, 13 * MIB));
+        assert!(!slack.is_due(200 * MIB, 200 * MIB));
+        // Its last clients are still being closed.
+        assert!(slack.is_due(85 * MIB, 26 * MIB));
+        slack.note_return(85 * MIB, 28 * MIB, 26 * MIB);
+        let looks = (1..=60).find(|_| slack.is_due(23 * MIB, 15 * MIB));
+        assert_eq!(looks, Some(4));
     }
 
     #[test]
