@@ -71,8 +71,9 @@ pub struct Topic {
     pub home: u16,
     pub subscribers: Vec<Subscriber>,
     pub legs: Vec<Leg>,
-    /// Requests whose confirmation waits for this topic. May hold some that wait no more.
-    pub waiting: Vec<u32>,
+    /// Requests whose confirmation waits for this topic. May hold some that wait no more, and whose
+    /// entries are others' by now: `Topics::take_waiting` leaves them out.
+    waiting: Vec<u32>,
     pub whole: bool,
     /// The ticket of its place in `Topics::unsettled`; 0: it has none.
     listed: u64,
@@ -160,6 +161,13 @@ pub struct Join {
     pub since_ms: u64,
     /// The confirmations.
     pub reply: Vec<u8>,
+}
+
+impl Join {
+    /// Whether this is what is waited for now.
+    pub fn waits_for(&self, topic: u32) -> bool {
+        self.topics.get(self.at) == Some(&topic)
+    }
 }
 
 /// What one client is subscribed to.
@@ -287,6 +295,29 @@ impl Topics {
         index
     }
 
+    /// A request's confirmation waits for this topic. Those that wait no more go now and then, each
+    /// time after as many have come: clients may come and leave for as long as a node is lost.
+    pub fn wait(&mut self, index: u32, request: u32) {
+        let mut waiting = std::mem::take(&mut self[index].waiting);
+        if waiting.len() == waiting.capacity() {
+            waiting.retain(|&r| self.waits(r, index));
+            waiting.reserve(waiting.len().max(4));
+        }
+        waiting.push(request);
+        self[index].waiting = waiting;
+    }
+
+    fn waits(&self, request: u32, index: u32) -> bool {
+        self.joins.get(&request).is_some_and(|join| join.waits_for(index))
+    }
+
+    /// Those that wait for this topic: they look again, or are told.
+    pub fn take_waiting(&mut self, index: u32) -> Vec<u32> {
+        let mut waiting = std::mem::take(&mut self[index].waiting);
+        waiting.retain(|&r| self.waits(r, index));
+        waiting
+    }
+
     /// Forgets a topic that nobody wants and no node knows of.
     pub fn close(&mut self, index: u32) {
         let Some(topic) = self.entries[index as usize].take() else { return };
@@ -306,6 +337,11 @@ impl Topics {
     /// Whether time matters to it soon.
     pub fn is_busy(&self) -> bool {
         !self.unsettled.is_empty() || !self.joins.is_empty()
+    }
+
+    /// Whether a node is asked for anything.
+    pub fn any_at(&self, node: u16) -> bool {
+        self.entries.iter().flatten().any(|topic| topic.leg(node).is_some())
     }
 
     pub fn indexes(&self) -> Vec<u32> {
@@ -365,7 +401,11 @@ impl Topics {
         let mut more = 0;
         for &kind in kinds {
             if kind == Kind::Pattern {
-                let matching = |topic: &&Topic| glob::matches(&topic.name, channel, false);
+                // It is a number that is told, and not worth anybody's time.
+                let mut steps = glob::STEPS_MAX;
+                let matching = |topic: &&Topic| {
+                    glob::matches_within(&topic.name, channel, false, &mut steps) == Some(true)
+                };
                 more += self.of_kind(kind).filter(matching).map(of).sum::<i64>();
             } else if let Some(t) = self.find(kind, channel) {
                 more += of(&self[t]);
@@ -376,7 +416,7 @@ impl Topics {
 
     /// Topics of one kind, those included that are being given up.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Topic> + '_ {
-        self.entries.iter().flatten().filter(move |topic| topic.kind == kind)
+        self.by_name[kind as usize].values().map(|&t| &self[t])
     }
 }
 
@@ -410,6 +450,32 @@ mod tests {
         assert!(accepted(1, "news") && !accepted(2, "news"));
         assert!(accepted(1, "__keyevent@0__:set") && accepted(2, "__keyevent@0__:set"));
         assert!(!accepted(3, "__keyevent@0__:set") && !accepted(4, "__keyevent@0__:set"));
+    }
+
+    #[test]
+    fn requests_that_wait_no_more_do_not_pile_up() {
+        let mut topics = Topics::default();
+        let t = topics.open(Kind::Channel, b"a", 0);
+        let join = |topic| Join {
+            client: 0,
+            topics: vec![topic],
+            at: 0,
+            new: Vec::new(),
+            since_ms: 0,
+            reply: Vec::new(),
+        };
+        // Ten stay, one after the other comes and leaves.
+        for r in 0..10_000 {
+            topics.wait(t, r);
+            if r < 10 {
+                topics.joins.insert(r, join(t));
+            }
+        }
+        assert!(topics[t].waiting.len() <= 64, "{}", topics[t].waiting.len());
+        // Another's by now.
+        topics.joins.insert(9_999, join(t + 1));
+        assert_eq!(topics.take_waiting(t), (0..10).collect::<Vec<_>>());
+        assert_eq!(topics.take_waiting(t).len(), 0);
     }
 
     #[test]

@@ -74,7 +74,11 @@ impl Proxy {
         let made_sense = !self.splits[s].error.is_empty() || walk.hear(&answers).is_some();
         self.close_parts(s, &parts);
         if !made_sense {
-            errors::bad_reply(&mut self.splits[s].error);
+            let error = &mut self.splits[s].error;
+            match walk.is_endless {
+                true => errors::pattern_takes_too_long(error),
+                false => errors::bad_reply(error),
+            }
         }
         self.splits[s].walk = Some(walk);
         let entry = &self.requests[parent];

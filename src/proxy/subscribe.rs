@@ -42,6 +42,8 @@ impl Proxy {
         let channel = args.get(1).unwrap_or_default();
         let slot = slot_of(channel);
         let sharded = asked.command.name == "SPUBLISH";
+        // Each pattern is compared with the channel.
+        self.crowd.effort += self.topics.count(Kind::Pattern) as u64 / 8;
         let more = self.own_receivers(sharded, channel);
         let elsewhere = self.counts_elsewhere();
         if more == 0 && !elsewhere {
@@ -116,7 +118,7 @@ impl Proxy {
         // One that was whole may have been lost while another was waited for.
         if let Some(at) = lacking(join.at).or_else(|| lacking(0)) {
             join.at = at;
-            self.topics[join.topics[at]].waiting.push(r);
+            self.topics.wait(join.topics[at], r);
             self.topics.joins.insert(r, join);
             return;
         }

@@ -76,7 +76,7 @@ impl Proxy {
             return self.topics.list(t);
         }
         topic.whole = true;
-        for r in std::mem::take(&mut topic.waiting) {
+        for r in self.topics.take_waiting(t) {
             self.advance_join(r);
         }
     }
@@ -295,7 +295,7 @@ impl Proxy {
             }
             ErrorKind::NoPerm | ErrorKind::NoAuth | ErrorKind::Other => {
                 self.topics[t].retry_at_ms = self.now.ms + RETRY_REFUSED_MS;
-                for waiting in std::mem::take(&mut self.topics[t].waiting) {
+                for waiting in self.topics.take_waiting(t) {
                     self.fail_join(waiting, |out| out.extend_from_slice(reply));
                 }
             }
@@ -348,10 +348,7 @@ impl Proxy {
             if backend.phase != Phase::Ready || backend.queued() > 0 {
                 continue;
             }
-            let unused = quiet_ms >= UNUSED_MAX_MS && {
-                let topics = self.topics.indexes();
-                topics.into_iter().all(|t| self.topics[t].leg(node).is_none())
-            };
+            let unused = quiet_ms >= UNUSED_MAX_MS && !self.topics.any_at(node);
             if unused {
                 self.lose_backend(b, Why::Retired);
             } else if quiet_ms >= PING_AFTER_MS {

@@ -228,6 +228,11 @@ pub fn bad_reply(out: &mut Vec<u8>) {
     fixed(out, "ERR unreadable reply from server, the command may have run");
 }
 
+/// Each place of each key would be tried with all of the pattern.
+pub fn pattern_takes_too_long(out: &mut Vec<u8>) {
+    fixed(out, "ERR matching the keys with this pattern takes too long");
+}
+
 /// The merged reply of a whole-cluster command is larger than its limit.
 pub fn reply_too_large(out: &mut Vec<u8>) {
     fixed(out, "ERR reply over all nodes is larger than the proxy's limit");
@@ -273,6 +278,16 @@ pub fn execabort_arity(out: &mut Vec<u8>) {
     let text = "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' \
                 command";
     fixed(out, text);
+}
+
+/// Nobody else is served while they are answered.
+pub fn transaction_too_dear(out: &mut Vec<u8>) {
+    fixed(out, "ERR what the proxy answers itself would take too long in one transaction");
+}
+
+/// More names than there are options, many times over.
+pub fn too_many_names(out: &mut Vec<u8>) {
+    fixed(out, "ERR more names in one CONFIG than this proxy takes");
 }
 
 /// More commands than `limits::TRANSACTION_COMMANDS_MAX`.

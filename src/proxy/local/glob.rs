@@ -1,50 +1,71 @@
 //! Glob patterns as redis-server matches them (`stringmatchlen`, util.c).
 //!
 //! Not here: deciding that a pattern can only match one slot. Time is at most pattern times text:
-//! the server's own recursion is exponential in the number of stars (CVE-2022-36021).
+//! the server's own recursion is exponential in the number of stars (CVE-2022-36021). Both may be
+//! megabytes, so that whoever asks for others says how many steps it may take.
 
-/// Whether the whole of `text` matches. `fold`: ASCII letters match in any case.
+/// Steps that take some milliseconds.
+pub const STEPS_MAX: u64 = 1 << 21;
+
+/// Whether the whole of `text` matches, for short texts: at most `STEPS_MAX`. `fold`: ASCII letters
+/// match in any case.
 pub fn matches(pattern: &[u8], text: &[u8], fold: bool) -> bool {
+    matches_within(pattern, text, fold, &mut STEPS_MAX.clone()) == Some(true)
+}
+
+/// The same; what it takes is taken off `steps`. `None`: they were not enough.
+pub fn matches_within(pattern: &[u8], text: &[u8], fold: bool, steps: &mut u64) -> Option<bool> {
     let (mut at, mut place) = (0, 0);
     // After the latest star: where the pattern goes on, and the first byte it did not yet eat.
     let mut star: Option<(usize, usize)> = None;
     while let Some(&byte) = text.get(place) {
+        *steps = steps.checked_sub(1)?;
         if pattern.get(at) == Some(&b'*') {
             at += 1;
             star = Some((at, place));
             continue;
         }
-        if let Some(next) = step(pattern, at, byte, fold) {
+        if let Some(next) = step(pattern, at, byte, fold, steps)? {
             at = next;
             place += 1;
             continue;
         }
         // Only the latest star needs to be tried again: the earlier ones took the least they can.
-        let Some((after, eaten)) = star else { return false };
+        let Some((after, eaten)) = star else { return Some(false) };
         at = after;
         place = eaten + 1;
         star = Some((after, place));
     }
-    pattern.get(at..).unwrap_or_default().iter().all(|&byte| byte == b'*')
+    let rest = pattern.get(at..).unwrap_or_default();
+    // They are looked at quickly, but there may be millions, and as many texts.
+    *steps = steps.checked_sub(rest.len() as u64 / 8)?;
+    Some(rest.iter().all(|&byte| byte == b'*'))
 }
 
-/// Matches one byte against the pattern's element at `at`; where the next element begins.
-fn step(pattern: &[u8], at: usize, byte: u8, fold: bool) -> Option<usize> {
-    let (literal, next) = match *pattern.get(at)? {
-        b'?' => return Some(at + 1),
-        b'[' => return class(pattern, at + 1, byte, fold),
+/// Matches one byte against the pattern's element at `at`; where the next element begins, if it
+/// does. `None`: no steps are left.
+#[allow(clippy::option_option, reason = "no steps left, no match, a match")]
+fn step(pattern: &[u8], at: usize, byte: u8, fold: bool, steps: &mut u64) -> Option<Option<usize>> {
+    let Some(&element) = pattern.get(at) else { return Some(None) };
+    let (literal, next) = match element {
+        b'?' => return Some(Some(at + 1)),
+        b'[' => {
+            let (next, found) = class(pattern, at + 1, byte, fold);
+            *steps = steps.checked_sub((next - at) as u64)?;
+            return Some(found.then_some(next));
+        }
         b'\\' => match pattern.get(at + 1) {
             Some(&escaped) => (escaped, at + 2),
             None => (b'\\', at + 1),
         },
         literal => (literal, at + 1),
     };
-    (lower(literal, fold) == lower(byte, fold)).then_some(next)
+    Some((lower(literal, fold) == lower(byte, fold)).then_some(next))
 }
 
 /// `[abc]`, `[a-z]`, `[^a]`; `at` is behind the bracket. One that does not close ends with the
-/// pattern.
-fn class(pattern: &[u8], mut at: usize, byte: u8, fold: bool) -> Option<usize> {
+/// pattern. Where it ends, and whether the byte is one of it.
+fn class(pattern: &[u8], mut at: usize, byte: u8, fold: bool) -> (usize, bool) {
     let negated = pattern.get(at) == Some(&b'^');
     if negated {
         at += 1;
@@ -73,7 +94,7 @@ fn class(pattern: &[u8], mut at: usize, byte: u8, fold: bool) -> Option<usize> {
             }
         }
     }
-    (found != negated).then_some(at)
+    (at, found != negated)
 }
 
 fn lower(byte: u8, fold: bool) -> u8 {
@@ -82,7 +103,7 @@ fn lower(byte: u8, fold: bool) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use super::matches;
+    use super::{STEPS_MAX, matches, matches_within};
 
     #[track_caller]
     fn check(pattern: &str, text: &str, expected: bool) {
@@ -122,6 +143,25 @@ mod tests {
         check("SAVE", "save", false);
         assert!(matches(b"SAVE", b"save", true));
         assert!(matches(b"[A-C]x", b"bX", true));
+    }
+
+    #[test]
+    fn steps_are_counted_and_not_taken_when_there_are_none() {
+        let mut steps = 10;
+        assert_eq!(matches_within(b"a*c", b"abc", false, &mut steps), Some(true));
+        assert_eq!(steps, 6);
+        assert_eq!(matches_within(b"a*c", b"abbbbbbbc", false, &mut steps), None);
+        // A long class, and each place of a text tried with a long beginning.
+        for (pattern, text) in [
+            (format!("*[{}]x", "a".repeat(1 << 22)), "b".repeat(30)),
+            (format!("*{}b", "a".repeat(30_000)), "a".repeat(200_000)),
+            ("*".repeat(1 << 24), "b".into()),
+            (format!("b{}", "*".repeat(1 << 25)), "b".into()),
+        ] {
+            let mut steps = STEPS_MAX;
+            let found = matches_within(pattern.as_bytes(), text.as_bytes(), false, &mut steps);
+            assert_eq!(found, None);
+        }
     }
 
     #[test]

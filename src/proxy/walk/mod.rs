@@ -41,7 +41,7 @@ pub mod wanted;
 mod tests;
 
 use crate::cluster::{SLOTS, slot_of};
-use crate::proxy::local::glob_matches;
+use crate::proxy::local::glob;
 use crate::resp::reply::{list_header, parse_integer};
 use found::{Found, bulk_text, bulks};
 use wanted::{Cursor, Pieces, Wanted};
@@ -50,6 +50,9 @@ use wanted::{Cursor, Pieces, Wanted};
 const OLD_COUNT_MIN: u64 = 1000;
 /// Questions and answers of one step; then the client is told how far it came.
 const ROUNDS_MAX: u32 = 64;
+/// Steps of the pattern's match for each byte of an answer, beside `glob::STEPS_MAX`: few patterns
+/// take more than one or two.
+const STEPS_PER_BYTE: u64 = 16;
 /// Slots that are looked at in one round, and in one step.
 const WINDOW_MAX: u16 = 256;
 const STEP_SLOTS_MAX: u64 = 4096;
@@ -174,6 +177,8 @@ pub struct Walk {
     limit: u32,
     whole_max: u32,
     whole_max_old: u64,
+    /// Why answers made no sense: matching the keys takes too long.
+    pub is_endless: bool,
 }
 
 impl Walk {
@@ -203,6 +208,7 @@ impl Walk {
             limit: whole_max,
             whole_max,
             whole_max_old,
+            is_endless: false,
         }
     }
 
@@ -420,11 +426,20 @@ impl Walk {
     /// Notes the keys of a reply that match, of one slot if it is named.
     fn take(&mut self, reply: &[u8], only: Option<u16>) -> Option<()> {
         let pattern = self.wanted.pattern.as_deref();
+        let mut steps = glob::STEPS_MAX + STEPS_PER_BYTE * reply.len() as u64;
+        let mut matches = |key: &[u8]| match pattern {
+            Some(pattern) => glob::matches_within(pattern, key, false, &mut steps),
+            None => Some(true),
+        };
         for key in bulks(reply)? {
             let key = key?;
             self.scanned += 1;
-            let wanted = only.is_none_or(|slot| slot_of(key) == slot);
-            if wanted && pattern.is_none_or(|pattern| glob_matches(pattern, key, false)) {
+            if only.is_some_and(|slot| slot_of(key) != slot) {
+                continue;
+            }
+            let wanted = matches(key);
+            self.is_endless |= wanted.is_none();
+            if wanted? {
                 self.found.push(key);
             }
         }

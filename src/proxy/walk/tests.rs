@@ -272,3 +272,25 @@ fn process_is_known_by_its_version_and_run() {
     assert_ne!(of(valkey).map(|is| is.1), of("redis_version:8.0\r\nrun_id:aa").map(|is| is.1));
     assert_eq!(of("no such fields"), None);
 }
+
+#[test]
+fn pattern_that_would_be_tried_at_each_place_of_a_key_ends_the_walk() {
+    let long = "a".repeat(200_000);
+    let keys = format!("*1\r\n${}\r\n{long}\r\n", long.len());
+    for (pattern, is_endless) in
+        [(format!("*{}b", "a".repeat(30_000)), true), ("*a*ab".into(), false)]
+    {
+        let wanted = wanted(&format!("SCAN 0 MATCH {pattern}")).expect("a SCAN");
+        let mut walk = Walk::new(wanted, 100, 100);
+        assert_eq!(walk.questions().len(), 3);
+        let answers = [":0\r\n", &keys, ":0\r\n"].map(|reply| Answer {
+            reply: reply.as_bytes(),
+            node: 1,
+            redirects: 0,
+            delayed: false,
+            owner: 1,
+        });
+        assert_eq!(walk.hear(&answers).is_none(), is_endless);
+        assert_eq!(walk.is_endless, is_endless);
+    }
+}
