@@ -55,7 +55,9 @@ pub fn is_no_script(reply: &[u8]) -> bool {
 /// What is kept, oldest first when it is too much.
 #[derive(Debug, Default)]
 pub struct Scripts {
-    bodies: AHashMap<Digest, Arc<[u8]>>,
+    /// Each with whether a node that has not got it may be given it: found out once, as somebody
+    /// may ask for a long one very often.
+    bodies: AHashMap<Digest, (Arc<[u8]>, bool)>,
     /// By age, each with a quick hash of its body.
     order: VecDeque<(Digest, u64)>,
     /// The quick hashes: most bodies come again and again.
@@ -75,18 +77,19 @@ impl Scripts {
         let body: Arc<[u8]> = body.into();
         self.bytes += body.len();
         self.order.push_back((digest, quick));
-        self.bodies.insert(digest, Arc::clone(&body));
+        let says_it = memchr::memmem::find(&body, b"NOSCRIPT").is_some();
+        self.bodies.insert(digest, (Arc::clone(&body), !says_it));
         while self.order.len() > SCRIPTS_MAX || self.bytes > SCRIPTS_BYTES_MAX {
             let Some((digest, quick)) = self.order.pop_front() else { break };
             self.seen.remove(&quick);
             self.told.remove(&digest);
-            self.bytes -= self.bodies.remove(&digest).map_or(0, |body| body.len());
+            self.bytes -= self.bodies.remove(&digest).map_or(0, |(body, _)| body.len());
         }
         Some(body)
     }
 
     pub fn forget(&mut self, digest: &Digest) {
-        let Some(body) = self.bodies.remove(digest) else { return };
+        let Some((body, _)) = self.bodies.remove(digest) else { return };
         self.bytes -= body.len();
         self.told.remove(digest);
         if let Some(at) = self.order.iter().position(|(of, _)| of == digest)
@@ -102,7 +105,7 @@ impl Scripts {
 
     /// `name`: 40 hex digits in any case.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
-        self.bodies.get(&digest_of(name)?)
+        self.bodies.get(&digest_of(name)?).map(|(body, _)| body)
     }
 
     /// EVALSHA with the body in place of the name, if that is kept and has at most `room` bytes.
@@ -113,7 +116,7 @@ impl Scripts {
             _ => return None,
         };
         let digest = digest_of(args.get(1)?)?;
-        let body = self.bodies.get(&digest).filter(|body| body.len() <= room)?;
+        let (body, _) = self.bodies.get(&digest).filter(|(body, _)| body.len() <= room)?;
         let mut bytes = Vec::new();
         write_request_header(&mut bytes, args.len());
         write_request_bulk(&mut bytes, command);
@@ -124,8 +127,7 @@ impl Scripts {
 
     /// The body, if a node that has not got it may be given it.
     pub fn can_give(&self, name: &[u8]) -> Option<&Arc<[u8]>> {
-        let says_it = |body: &[u8]| body.windows(8).any(|word| word == b"NOSCRIPT");
-        self.find(name).filter(|body| !says_it(body))
+        self.bodies.get(&digest_of(name)?).filter(|(_, may)| *may).map(|(body, _)| body)
     }
 
     pub fn clear(&mut self) {
@@ -190,7 +192,7 @@ impl Proxy {
     pub(super) fn finish_load(&mut self, digest: &Digest, reply: &[u8]) {
         if is_no_script(reply) {
             self.scripts.forget(digest);
-        } else if let Some(body) = self.scripts.bodies.get(digest) {
+        } else if let Some((body, _)) = self.scripts.bodies.get(digest) {
             let body = Arc::clone(body);
             self.scripts.told.insert(*digest);
             self.actions.push(Action::Report(Report::ScriptLoaded { body }));
