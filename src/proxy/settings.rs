@@ -77,6 +77,8 @@ impl Proxy {
         let own = |name| local::is_own_option(name, &self.identity, nodes);
         let others = if nodes { ConfigOf::Nodes } else { ConfigOf::Proxy };
         match command.name {
+            // Refused, without a look at each.
+            "CONFIG|GET" | "CONFIG|SET" if args.len() > local::CONFIG_WORDS_MAX => ConfigOf::Proxy,
             "CONFIG|GET" if args.iter().skip(2).all(own) => ConfigOf::Proxy,
             "CONFIG|SET" if args.len() % 2 == 0 => {
                 let names = || args.iter().skip(2).step_by(2);

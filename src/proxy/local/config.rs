@@ -21,6 +21,7 @@ pub(super) fn answer(
     out: &mut Vec<u8>,
 ) -> Answer {
     match sub {
+        "GET" | "SET" if args.len() > WORDS_MAX => errors::too_many_names(out),
         "GET" => get(args, session, world, out),
         "SET" => set(args, world, out),
         "RESETSTAT" => return Answer::ResetCounts,
@@ -29,6 +30,9 @@ pub(super) fn answer(
     }
     Answer::Replied
 }
+
+/// Words of one CONFIG GET or SET: each name is compared with all that there are.
+pub const WORDS_MAX: usize = 1024;
 
 /// One parameter.
 struct Parameter {
@@ -100,6 +104,7 @@ static PARAMETERS: &[Parameter] = &[
 fn get(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
     // Each parameter once. One asked for by its plain name is answered in the client's spelling.
     let mut found: Vec<(&[u8], &Parameter)> = Vec::new();
+    let mut steps = glob::STEPS_MAX;
     for pattern in args.iter().skip(2) {
         let plain = !pattern.iter().any(|byte| matches!(byte, b'[' | b'*' | b'?'));
         for parameter in PARAMETERS {
@@ -107,14 +112,15 @@ fn get(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
             let wanted = if plain {
                 pattern.eq_ignore_ascii_case(name)
             } else {
-                glob::matches(pattern, name, true)
+                // Names are short: a pattern that takes longer has none of them in mind.
+                glob::matches_within(pattern, name, true, &mut steps) == Some(true)
             };
             if wanted && !found.iter().any(|(_, known)| known.name == parameter.name) {
                 found.push((if plain { pattern } else { name }, parameter));
             }
         }
     }
-    let own = own_options(args, world.identity);
+    let own = own_options(args, world.identity, &mut steps);
     write::map_header(out, session.version, found.len() + own.len());
     for (name, parameter) in found {
         write::bulk(out, name);
@@ -127,18 +133,24 @@ fn get(args: &Args, session: &Session, world: &World, out: &mut Vec<u8>) {
 }
 
 /// Those of ours that are asked for, each once, and by what name.
-fn own_options<'a>(args: &Args<'a>, identity: &'a Identity) -> Vec<(&'a [u8], &'a str)> {
+fn own_options<'a>(
+    args: &Args<'a>,
+    identity: &'a Identity,
+    steps: &mut u64,
+) -> Vec<(&'a [u8], &'a str)> {
     let mut found: Vec<(&[u8], &str, &str)> = Vec::new();
     let is_parameter = |name: &str| PARAMETERS.iter().any(|parameter| parameter.name == name);
     for pattern in args.iter().skip(2) {
         let plain = !pattern.iter().any(|byte| matches!(byte, b'[' | b'*' | b'?'));
+        let own = if plain { own_name(pattern) } else { String::new() };
+        let theirs = plain
+            && std::str::from_utf8(pattern)
+                .is_ok_and(|text| is_parameter(&text.to_ascii_lowercase()));
         for (name, value) in &identity.options {
             let wanted = match plain {
-                true => own_name(pattern).as_bytes() == name.as_bytes(),
-                false => glob::matches(pattern, name.as_bytes(), true),
+                true => own == *name,
+                false => glob::matches_within(pattern, name.as_bytes(), true, steps) == Some(true),
             };
-            let theirs = std::str::from_utf8(pattern)
-                .is_ok_and(|text| is_parameter(&text.to_ascii_lowercase()));
             // What a server has by the same spelling was answered as a server does.
             let answered = if plain { theirs } else { is_parameter(name) };
             if wanted && !answered && !found.iter().any(|(.., known)| known == name) {

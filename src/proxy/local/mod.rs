@@ -21,6 +21,7 @@ mod tests;
 pub use client::{
     ClientFacts, ClientFilter, client_line, write_client_list, write_killed, write_moving,
 };
+pub use config::WORDS_MAX as CONFIG_WORDS_MAX;
 pub use config::{all_known, is_own as is_own_option, pairs_of};
 pub use glob::matches as glob_matches;
 pub use help::proxy_help;
