@@ -180,6 +180,7 @@ impl Proxy {
             return;
         }
         let kept = self.requests.take_reply(r);
+        let first = !self.requests[r].marks.has(Marks::STREAMING);
         self.requests[r].marks.set(Marks::STREAMING);
         let client = &mut self.clients[c];
         if !kept.is_empty() {
@@ -187,7 +188,7 @@ impl Proxy {
         }
         client.output.append_uncommitted(piece, &mut self.client_pool);
         let backend = &mut self.backends[b as usize];
-        let before = if started { kept.len() as u64 } else { backend.streamed };
+        let before = if first { kept.len() as u64 } else { backend.streamed };
         backend.streamed = before + piece.len() as u64;
         if ended {
             let bytes = backend.streamed;
@@ -303,7 +304,8 @@ impl Proxy {
             let entry = &self.requests[r];
             let c = entry.client;
             if c != NONE {
-                if entry.waits > 0 {
+                // What waits for a script that its node is given has waited for no leave.
+                if entry.waits > 0 && !entry.marks.speaks_for_itself() {
                     self.repeats.reward();
                 }
                 if entry.marks.has(Marks::PRIVATE) {
@@ -348,7 +350,6 @@ impl Proxy {
         if !matches!(self.clients[c].phase, client::Phase::Open | client::Phase::Last) {
             return;
         }
-        self.leave_fence_queues(c);
         let client = &mut self.clients[c];
         client.phase = client::Phase::Closing;
         client.output.clear(&mut self.client_pool);
@@ -421,8 +422,13 @@ impl Proxy {
                 }
                 self.requests.close(r);
             }
-            // What was in a queue has left it (`leave_fence_queues`).
-            State::Held | State::Queued | State::Done => self.requests.close(r),
+            // It stays in its queue for the rest of the turn.
+            State::Queued => {
+                entry.split = NONE;
+                drop(self.requests.take_own(r));
+                self.fence_turns.left = true;
+            }
+            State::Held | State::Done => self.requests.close(r),
             State::Free => (),
         }
     }

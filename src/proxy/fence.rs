@@ -11,6 +11,8 @@
 //!
 //! Not here: which requests these are (`command::may_compose_reply`).
 
+use ahash::AHashSet;
+
 use super::Proxy;
 use super::backend::Lane;
 use super::connect::Why;
@@ -30,6 +32,16 @@ const NO_FENCE_MS: u64 = 1_000;
 
 /// Requests of one client in one fenced FIFO.
 const FENCED_MAX: u32 = 64;
+
+/// Whose queues are to be served.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    nodes: Vec<u16>,
+    /// Some are being served.
+    under_way: bool,
+    /// Clients have left whose legs are still in queues.
+    pub left: bool,
+}
 
 impl Proxy {
     /// Sends a leg on its way through the fence.
@@ -80,25 +92,51 @@ impl Proxy {
     /// A leg that comes again goes before those of its client and slot that queue already.
     fn requeue_younger(&mut self, r: u32, node: u16, face: usize) {
         let slot = self.requests[r].slot;
+        let mut younger = Vec::new();
         let mut at = self.requests[r].next_in_client;
         while at != NONE {
             let entry = &self.requests[at];
-            let queue = &mut self.nodes[node].fence_queue[face];
-            if entry.state == State::Queued
-                && entry.slot == slot
-                && let Some(place) = queue.iter().position(|&queued| queued == at)
-            {
-                queue.remove(place);
-                queue.push_back(at);
+            if entry.state == State::Queued && entry.slot == slot {
+                younger.push(at);
             }
             at = entry.next_in_client;
         }
+        if younger.is_empty() {
+            return;
+        }
+        // One pass: others' may be many.
+        let wanted: AHashSet<u32> = younger.iter().copied().collect();
+        let mut found = AHashSet::new();
+        let queue = &mut self.nodes[node].fence_queue[face];
+        queue.retain(|&queued| !(wanted.contains(&queued) && found.insert(queued)));
+        queue.extend(younger.into_iter().filter(|leg| found.contains(leg)));
     }
 
-    /// Gives waiting legs to free fenced backends.
+    /// Gives waiting legs to free fenced backends. One whose slot has moved goes to another node's
+    /// queue, which is served in its turn: thousands may go both ways.
     pub(super) fn serve_fence_queue(&mut self, node: u16) {
+        let turns = &mut self.fence_turns;
+        if !turns.nodes.contains(&node) {
+            turns.nodes.push(node);
+        }
+        if std::mem::replace(&mut turns.under_way, true) {
+            return;
+        }
+        while let Some(node) = self.fence_turns.nodes.pop() {
+            self.serve_fences_of(node);
+        }
+        self.fence_turns.under_way = false;
+    }
+
+    fn serve_fences_of(&mut self, node: u16) {
         for index in 0..self.nodes[node].fence_queue.len() {
             while let Some(&r) = self.nodes[node].fence_queue[index].front() {
+                if self.requests[r].client == NONE {
+                    // Its client has left in this turn.
+                    self.nodes[node].fence_queue[index].pop_front();
+                    self.requests.close(r);
+                    continue;
+                }
                 if self.target(r) != Some(node) || !self.nodes[node].present {
                     // Its slot has another owner since, or this node is gone.
                     self.nodes[node].fence_queue[index].pop_front();
@@ -282,14 +320,20 @@ impl Proxy {
         }
     }
 
-    /// A client is about to be closed: all that it has in queues leaves them, in one pass.
-    pub(super) fn leave_fence_queues(&mut self, c: u32) {
-        if self.clients[c].irregular == 0 {
-            return;
-        }
+    /// Once a turn: what clients that have left in it had in queues leaves them, in one pass for all
+    /// of these clients.
+    #[cold]
+    pub(super) fn clear_fence_queues(&mut self) {
+        self.fence_turns.left = false;
         for node in self.nodes.indexes() {
             for queue in &mut self.nodes[node].fence_queue {
-                queue.retain(|&queued| self.requests[queued].client != c);
+                queue.retain(|&queued| {
+                    let stays = self.requests[queued].client != NONE;
+                    if !stays {
+                        self.requests.close(queued);
+                    }
+                    stays
+                });
             }
         }
     }

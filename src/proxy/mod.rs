@@ -199,6 +199,7 @@ pub struct Proxy {
     resuming: Vec<u32>,
     ladder: Ladder,
     crowd: Crowd,
+    fence_turns: fence::Turns,
     actions: Vec<Action>,
     now: Now,
     next_check_ms: u64,
@@ -287,6 +288,7 @@ impl Proxy {
             resuming: Vec::new(),
             ladder: Ladder::default(),
             crowd: Crowd::default(),
+            fence_turns: fence::Turns::default(),
             actions: Vec::new(),
             now: Now::default(),
             next_check_ms: 0,
@@ -546,6 +548,9 @@ impl Proxy {
             self.hand_out_lines();
         }
         self.ask_receivers();
+        if self.fence_turns.left {
+            self.clear_fence_queues();
+        }
         let mut dirty = std::mem::take(&mut self.dirty_backends);
         for b in dirty.drain(..) {
             self.flush_backend(b);
