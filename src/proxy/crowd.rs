@@ -1,10 +1,12 @@
 //! Many clients at once, some with little to ask and some with much: those with much go on in small
 //! pieces, and no more of it is at the nodes than is answered soon, so that the others need not
-//! wait behind it. Where nobody asks for little, nobody is held up.
+//! wait behind it. Where nobody asks for little, nobody is held up. What is answered here and takes
+//! long, such as a list of all clients, is answered a few at a time, whoever asks.
 //!
 //! Not here: what else holds a client back (`client`), who is read when (`ring`).
 
 use super::{Now, Proxy};
+use crate::command::{Args, Command};
 
 /// A client that has nothing under way and asks for so little.
 const LIGHT_BYTES: usize = 1024;
@@ -19,8 +21,18 @@ pub(super) const GO_MAX: u32 = 64;
 /// millisecond.
 const UNDER_WAY_MAX: usize = 256;
 
+/// Microseconds that one turn spends on what is answered here and looks at much, and again on those
+/// who had to wait for that; about, by `effort_of`. So many of it fit into one transaction, too:
+/// nobody is served while EXEC is answered.
+pub(super) const EFFORT_MAX: u64 = 10_000;
+
+/// What the answer of all reactors together takes at least.
+pub(super) const EFFORT_TOGETHER: u64 = 50;
+
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
+    /// What this turn has spent so far, of `EFFORT_MAX`.
+    pub effort: u64,
     /// Until when somebody with little to ask is taken to be about.
     light_until_ms: u64,
     /// When one of those who wait was last let go in spite of `UNDER_WAY_MAX`.
@@ -48,6 +60,21 @@ impl Proxy {
     /// Whether clients with little to ask are about.
     pub fn is_crowded(&self, now: Now) -> bool {
         self.crowd.is_mixed(now)
+    }
+
+    /// About how many microseconds an answer from here takes that looks at much; the others' cost
+    /// lies in their bytes.
+    pub(super) fn effort_of(&self, command: &Command, args: &Args) -> u64 {
+        let clients = u64::from(self.clients.places());
+        match command.name {
+            "INFO" => 50,
+            "CLIENT|LIST" => 1 + clients,
+            "CLIENT|INFO" | "CLIENT|KILL" | "CLIENT|UNBLOCK" => 1 + clients / 128,
+            "ACL|GENPASS" => 5,
+            "CONFIG|GET" | "CONFIG|SET" => 10 * args.len() as u64,
+            name if name.starts_with("CLUSTER|") => self.identity.announce.len() as u64 / 2,
+            _ => 0,
+        }
     }
 
     /// When the next of those who may go on does.

@@ -64,7 +64,11 @@ impl Proxy {
         let command = match command::lookup(&args) {
             Ok(command) => command,
             Err(error) => {
+                let before = self.tally.commands;
                 let ran = self.run_unknown(c, source, spans, error);
+                if ran == Ran::HoldBack {
+                    self.tally.commands = before;
+                }
                 self.clients[c].refresh_plain();
                 return ran;
             }
@@ -90,8 +94,11 @@ impl Proxy {
             return Ran::Yes;
         }
         let ran = self.run_slow(c, command, source, spans);
-        if ran == Ran::HoldBack && self.monitors.active {
-            self.unshow();
+        if ran == Ran::HoldBack {
+            self.uncount_command(command);
+            if self.monitors.active {
+                self.unshow();
+            }
         }
         self.clients[c].refresh_plain();
         ran
@@ -321,6 +328,7 @@ impl Proxy {
         args: &Args,
         out: &mut Vec<u8>,
     ) -> Outcome {
+        self.crowd.effort += self.effort_of(command, args);
         if command.name == "INFO" {
             self.freshen_totals();
         }

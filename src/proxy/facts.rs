@@ -181,6 +181,15 @@ impl Proxy {
         }
     }
 
+    /// It was not run after all, and will be counted when it is.
+    #[cold]
+    pub(super) fn uncount_command(&mut self, command: &Command) {
+        self.tally.commands = self.tally.commands.saturating_sub(1);
+        if let Some(count) = self.counts.commands.get_mut(usize::from(command.id)) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
     pub(super) fn count_crossslot(&mut self, command: &Command) {
         self.tally.crossslot += 1;
         if let Some(count) = self.counts.crossslot.get_mut(usize::from(command.id)) {

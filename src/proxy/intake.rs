@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use super::blocking::READ_AHEAD_MAX;
 use super::client::{Partial, Phase};
-use super::crowd::GO_MAX;
+use super::crowd::{EFFORT_MAX, GO_MAX};
 use super::dispatch::{Ran, Source};
 use super::hot_keys::BIG_BYTES;
 use super::{Action, Note, Proxy};
@@ -31,7 +31,7 @@ enum Rest {
     Nothing,
     /// Begins with a request that must wait.
     Held,
-    /// The client has had its go, others are to have theirs.
+    /// The client has had its go, others are to have theirs; or the turn has taken long.
     Later,
     /// Begins with a request whose end is missing.
     Unfinished(RequestParser),
@@ -84,6 +84,10 @@ impl Proxy {
             let rest = &bytes[at..];
             if !self.may_run(c) {
                 ended = Rest::Held;
+                break;
+            }
+            if self.crowd.effort >= EFFORT_MAX {
+                ended = Rest::Later;
                 break;
             }
             spans.clear();
@@ -358,7 +362,11 @@ impl Proxy {
         // Who has had a go and wants another one stands behind, and has it in the next turn.
         let end = if mixed { self.resuming.len() } else { usize::MAX };
         let (mut at, mut waiting) = (0, 0);
-        while at < end.min(self.resuming.len()) && self.tally.commands < most {
+        self.crowd.effort = 0;
+        while at < end.min(self.resuming.len())
+            && self.tally.commands < most
+            && self.crowd.effort < EFFORT_MAX
+        {
             let c = self.resuming[at];
             at += 1;
             if self.waits_for_go(c) {
@@ -370,6 +378,7 @@ impl Proxy {
             self.release_held(c);
             self.resume(c);
         }
+        self.crowd.effort = 0;
         self.resuming.drain(waiting..at);
         // Who waits for a go is woken by the answers that others wait for, and by time.
         self.crowd.waits = waiting > 0 && self.resuming.len() == waiting;

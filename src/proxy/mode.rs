@@ -125,6 +125,8 @@ pub struct Queue {
     pub fenced: bool,
     /// Nothing in it writes.
     pub reads_only: bool,
+    /// Of the commands that are answered here (`effort_of`).
+    pub effort: u64,
     /// Scripts that have come with their bodies.
     given: Vec<Digest>,
     /// Those that are kept since: not for long if its node does not take them.
@@ -154,6 +156,7 @@ impl Default for Queue {
             failed: false,
             fenced: false,
             reads_only: true,
+            effort: 0,
             given: Vec::new(),
             new_scripts: Vec::new(),
         }

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::Proxy;
+use super::crowd::EFFORT_TOGETHER;
 use super::dispatch::{Asked, Ran};
 use super::hot_keys::{BigKey, HotKey, KeyQuery, write_big, write_hot};
 use super::local::{self, Answer, ClientFilter, LogQuery, errors, write_client_list, write_killed};
@@ -187,6 +188,7 @@ impl Proxy {
     /// Asks all reactors, this one first.
     pub(super) fn inquire(&mut self, asked: Asked, args: &Args, query: Query) -> Ran {
         let c = asked.client;
+        self.crowd.effort += self.effort_of(asked.command, args).max(EFFORT_TOGETHER);
         // First: the question itself is not among what its client waits for.
         let (own, close) = self.own_part(&query, Some((c, args.bytes.len())));
         let r = self.open_for(asked, NO_SLOT);

@@ -15,6 +15,7 @@
 //! Not here: what is queued (`mode`), commands that are answered here (`local`).
 
 use super::Proxy;
+use super::crowd::EFFORT_MAX;
 use super::dispatch::{Asked, Outcome, Ran, Source};
 use super::launch::Bytes;
 use super::local::errors;
@@ -145,12 +146,7 @@ impl Proxy {
         let ran = match place {
             Place::Nowhere => self.fail_queued(c, errors::not_in_multi),
             Place::Refused => self.fail_queued(c, |out| errors::refused(out, command.name)),
-            Place::Here => {
-                if let Some(queue) = self.queue_of(c) {
-                    queue.push_local(args.bytes);
-                }
-                self.answer_queued(c)
-            }
+            Place::Here => self.queue_here(c, command, args),
             Place::AtNode => {
                 let slot = match command.name {
                     "PUBLISH" => Ok(None),
@@ -161,6 +157,18 @@ impl Proxy {
             }
         };
         Some(ran)
+    }
+
+    /// Queues a command that is answered here.
+    fn queue_here(&mut self, c: u32, command: &Command, args: &Args) -> Ran {
+        let effort = self.effort_of(command, args);
+        let Some(queue) = self.queue_of(c) else { return Ran::Yes };
+        if effort > 0 && queue.effort >= EFFORT_MAX {
+            return self.fail_queued(c, errors::transaction_too_dear);
+        }
+        queue.effort += effort;
+        queue.push_local(args.bytes);
+        self.answer_queued(c)
     }
 
     fn fail_queued(&mut self, c: u32, write: impl FnOnce(&mut Vec<u8>)) -> Ran {
