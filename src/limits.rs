@@ -110,8 +110,10 @@ const _: () = assert!(SCRIPT_BYTES_MAX < SCRIPTS_BYTES_MAX);
 /// Commands of one transaction, at most. Each takes an entry of 128 bytes while EXEC is under way.
 pub const TRANSACTION_COMMANDS_MAX: usize = 1 << 17;
 
-/// Commands that MONITOR shows of one reactor in so many milliseconds, at most.
+/// Commands that MONITOR shows of one reactor in so many milliseconds, at most, and bytes of their
+/// lines, at most a line more: each is written anew in a form to be read.
 pub const MONITOR_LINES_MAX: u32 = 1_000;
+pub const MONITOR_BYTES_MAX: usize = 1 << 20;
 pub const MONITOR_WINDOW_MS: u64 = 100;
 
 /// Milliseconds that the reactors have for one answer that they give together.

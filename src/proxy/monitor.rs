@@ -17,7 +17,7 @@ use super::local::{client::canonical, errors};
 use super::peers::{NO_TICKET, Query};
 use super::types::{Action, Now};
 use crate::command::{Args, Command, Flags};
-use crate::limits::{MONITOR_LINES_MAX, MONITOR_WINDOW_MS};
+use crate::limits::{MONITOR_BYTES_MAX, MONITOR_LINES_MAX, MONITOR_WINDOW_MS};
 
 /// Words of one command, and bytes of one word, that are shown.
 const WORDS_MAX: usize = 32;
@@ -38,7 +38,9 @@ pub struct Monitors {
     lines: Vec<u8>,
     last: usize,
     window_ms: u64,
+    /// Shown since then: commands, and bytes of lines.
     shown: u32,
+    bytes: usize,
 }
 
 impl Proxy {
@@ -87,9 +89,9 @@ impl Proxy {
         }
         if self.now.ms >= monitors.window_ms + MONITOR_WINDOW_MS {
             monitors.window_ms = self.now.ms;
-            monitors.shown = 0;
+            (monitors.shown, monitors.bytes) = (0, 0);
         }
-        if monitors.shown >= MONITOR_LINES_MAX {
+        if monitors.shown >= MONITOR_LINES_MAX || monitors.bytes >= MONITOR_BYTES_MAX {
             return;
         }
         monitors.shown += 1;
@@ -106,6 +108,7 @@ impl Proxy {
             let _ = write!(monitors.lines, " \"... ({more} more arguments)\"");
         }
         monitors.lines.extend_from_slice(b"\r\n");
+        monitors.bytes += monitors.lines.len() - monitors.last;
     }
 
     /// What was shown last is not run yet: it will be shown again.
@@ -196,6 +199,8 @@ impl Proxy {
     }
 }
 
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
 /// As the server quotes (sds.c `sdscatrepr`).
 fn quote(word: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
@@ -209,8 +214,10 @@ fn quote(word: &[u8], out: &mut Vec<u8>) {
             0x07 => out.extend_from_slice(b"\\a"),
             0x08 => out.extend_from_slice(b"\\b"),
             b' '..=b'~' => out.push(byte),
-            // Writing to a Vec cannot fail.
-            _ => drop(write!(out, "\\x{byte:02x}")),
+            _ => {
+                let [high, low] = [byte >> 4, byte & 15].map(|digit| HEX[usize::from(digit)]);
+                out.extend_from_slice(&[b'\\', b'x', high, low]);
+            }
         }
     }
     if word.len() > WORD_MAX {

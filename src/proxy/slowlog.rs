@@ -15,7 +15,7 @@ use super::facts::SlowFacts;
 use super::own::AT_NODE;
 use super::request::{Marks, State};
 use super::split::Merge;
-use super::types::NONE;
+use super::types::{NONE, Now};
 use crate::command::{COMMANDS, Flags};
 use crate::limits::SLOW_SHOWN_MAX;
 use crate::resp::write;
@@ -132,6 +132,8 @@ pub struct SlowLog {
     /// The slowest of each second in which a request was slow, the newest at the end.
     recent: VecDeque<SlowFacts>,
     spikes: Spikes,
+    /// When the newest entries came (milliseconds), how many of them, and the slowest one's time.
+    burst: (u64, usize, u64),
 }
 
 impl SlowLog {
@@ -145,7 +147,30 @@ impl SlowLog {
             total: 0,
             recent: VecDeque::new(),
             spikes: Spikes::default(),
+            burst: (0, 0, 0),
         }
+    }
+
+    /// Whether one more would only push out others of the same moment: then it is counted, no more.
+    /// A node that stood still answers thousands at once.
+    fn counts_only(&mut self, now: Now, duration_us: u64) -> bool {
+        let (moment, count, slowest) = self.burst;
+        if moment != now.ms {
+            self.burst = (now.ms, 1, duration_us);
+            return false;
+        }
+        if count < self.max || duration_us > slowest {
+            self.burst = (moment, count + 1, slowest.max(duration_us));
+            return false;
+        }
+        self.count(now.unix_us, duration_us);
+        true
+    }
+
+    fn count(&mut self, unix_us: u64, duration_us: u64) {
+        self.spikes.add(unix_us / 1_000_000, duration_us / 1_000);
+        self.next_id += self.id_step;
+        self.total += 1;
     }
 
     pub fn set_max(&mut self, max: usize) {
@@ -155,9 +180,7 @@ impl SlowLog {
 
     fn push(&mut self, mut entry: Slow) {
         entry.id = self.next_id;
-        self.spikes.add(entry.unix_us / 1_000_000, entry.duration_us / 1_000);
-        self.next_id += self.id_step;
-        self.total += 1;
+        self.count(entry.unix_us, entry.duration_us);
         note_slowest(&mut self.recent, entry.facts());
         self.entries.truncate(self.max.saturating_sub(1));
         self.entries.push_front(entry);
@@ -216,6 +239,10 @@ impl Proxy {
         if !is_leg || entry.client == NONE || entry.marks.has(Marks::PRIVATE) {
             return;
         }
+        if self.slow_log.counts_only(self.now, self.age_ms(r) * 1_000) {
+            return;
+        }
+        let entry = &self.requests[r];
         let words = self.words_of(r);
         let command = COMMANDS.get(usize::from(entry.command));
         let backend = self.backends.get(entry.backend as usize);
@@ -379,6 +406,21 @@ mod tests {
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with("*2\r\n*6\r\n:2\r\n:1\r\n"), "{text}");
         assert!(text.contains("*6\r\n:3\r\n:1\r\n"), "{text}");
+    }
+
+    #[test]
+    fn of_very_many_in_one_moment_those_are_only_counted_that_would_push_out_others() {
+        let mut log = SlowLog::new(3, 1, 1);
+        let mut kept = Vec::new();
+        for (ms, duration_us) in [(1, 50), (1, 40), (1, 30), (1, 20), (1, 60), (1, 60), (2, 10)] {
+            let now = Now { ms, unix_us: 1_000 * ms };
+            if !log.counts_only(now, duration_us) {
+                log.push(Slow { duration_us, ..entry() });
+                kept.push((ms, duration_us));
+            }
+        }
+        assert_eq!(kept, [(1, 50), (1, 40), (1, 30), (1, 60), (2, 10)], "the slowest is kept");
+        assert_eq!((log.total(), log.recent()[0].duration_us), (7, 60));
     }
 
     #[test]
