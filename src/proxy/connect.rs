@@ -465,7 +465,9 @@ impl Proxy {
                 }
                 Phase::Ready if self.is_idle_database(b) => self.lose_backend(b, Why::Retired),
                 Phase::Ready => {
-                    if let Some(oldest) = backend.head() {
+                    // One that is answered while its bytes are not all taken waits for them.
+                    let awaiting = backend.awaiting.first().copied();
+                    if let Some(oldest) = backend.head().or(awaiting) {
                         let quiet_ms = self.now.ms.saturating_sub(backend.progress_ms);
                         let timeout_ms = self.settings.request_timeout_ms;
                         if quiet_ms > timeout_ms && self.age_ms(oldest) > timeout_ms {

@@ -14,6 +14,8 @@
 
 use std::net::SocketAddr;
 
+use ahash::AHashMap;
+
 use super::client::{Client, Phase};
 use super::dispatch::Ran;
 use super::local::errors;
@@ -48,9 +50,9 @@ pub(super) struct Leaving {
     /// Until then those who were told to go elsewhere may do so.
     moving_ms: u64,
     next_look_ms: u64,
-    /// Not read any more, since when (microseconds of the host), and not given away yet.
-    under_way: Vec<(u32, u64)>,
-    /// Of these, who are for long.
+    /// Not read any more, and not given away yet. Thousands, if a node hangs.
+    under_way: AHashMap<u32, Way>,
+    /// Of these, who were found to be for long.
     slow: usize,
     /// Those whose turn has not come; the next one is at the end. They are served meanwhile.
     queue: Vec<u32>,
@@ -69,17 +71,28 @@ impl Leaving {
     }
 
     /// It is on its way no more. Since when it was.
-    fn end(&mut self, c: u32, now_us: u64) -> Option<u64> {
-        let at = self.under_way.iter().position(|&(other, _)| other == c)?;
-        let (_, since_us) = self.under_way.swap_remove(at);
-        self.count_slow(now_us);
-        Some(since_us)
+    fn end(&mut self, c: u32) -> Option<u64> {
+        let way = self.under_way.remove(&c)?;
+        self.slow -= usize::from(way.slow);
+        Some(way.since_us)
     }
 
     fn count_slow(&mut self, now_us: u64) {
-        let is_slow = |&&(_, since): &&(u32, u64)| now_us.saturating_sub(since) > SLOW_US;
-        self.slow = self.under_way.iter().filter(is_slow).count();
+        let mut count = 0;
+        for way in self.under_way.values_mut() {
+            way.slow = now_us.saturating_sub(way.since_us) > SLOW_US;
+            count += usize::from(way.slow);
+        }
+        self.slow = count;
     }
+}
+
+/// On its way since so many microseconds of the host's clock, and whether that was found to be
+/// long.
+#[derive(Debug)]
+struct Way {
+    since_us: u64,
+    slow: bool,
 }
 
 /// A client that came from the process before.
@@ -150,8 +163,8 @@ impl Proxy {
         }
         self.leaving.next_look_ms = self.now.ms + LOOK_EVERY_MS;
         let clients = &self.clients;
-        let is_here = |&(c, _): &(u32, u64)| clients[c].leaving && clients[c].phase == Phase::Open;
-        self.leaving.under_way.retain(is_here);
+        let is_here = |c: u32| clients[c].leaving && clients[c].phase == Phase::Open;
+        self.leaving.under_way.retain(|&c, _| is_here(c));
         self.leaving.count_slow(self.now.unix_us);
         let open: Vec<u32> = self.clients.indexes().collect();
         for c in open {
@@ -171,7 +184,7 @@ impl Proxy {
             // It began something with what was in flight: that is to be ended here.
             self.clients[c].leaving = false;
             self.clients[c].offered = false;
-            self.leaving.end(c, self.now.unix_us);
+            self.leaving.end(c);
             self.read_or_not(c);
             return self.after_progress(c);
         }
@@ -211,7 +224,10 @@ impl Proxy {
                 return;
             }
             client.leaving = true;
-            self.leaving.under_way.push((c, self.now.unix_us));
+            let way = Way { since_us: self.now.unix_us, slow: false };
+            // The place of one that was closed meanwhile may be another's.
+            self.leaving.end(c);
+            self.leaving.under_way.insert(c, way);
             self.read_or_not(c);
         }
         let client = &mut self.clients[c];
@@ -242,7 +258,7 @@ impl Proxy {
         let mark = self.identity.mark_of(client.session.user.as_deref());
         self.tally.clients_given += 1;
         let mut parcel = Parcel::of(&client.session, mark, now.ms, bytes);
-        parcel.stopped_us = self.leaving.end(c, now.unix_us).unwrap_or(now.unix_us);
+        parcel.stopped_us = self.leaving.end(c).unwrap_or(now.unix_us);
         Some(parcel.encode())
     }
 

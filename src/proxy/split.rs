@@ -290,7 +290,12 @@ impl Cut {
     pub fn by_slot(&mut self, slots: impl Iterator<Item = u16>) {
         self.begin();
         self.seen.resize(SLOTS, (0, 0));
-        self.round = self.round.wrapping_add(1).max(1);
+        self.round = self.round.wrapping_add(1);
+        if self.round == 0 {
+            // All rounds have been: what was seen in one of them says nothing of the next.
+            self.seen.fill((0, 0));
+            self.round = 1;
+        }
         for (key, slot) in slots.enumerate() {
             let seen = &mut self.seen[usize::from(slot) % SLOTS];
             if seen.0 != self.round {
@@ -469,13 +474,16 @@ fn merge_counts(replies: &[&[u8]], adjust: &[i64], out: &mut Vec<u8>) -> Option<
     Some(())
 }
 
+/// No node has more keys; as many nodes as there may be have a sum.
+const COUNT_MAX: u64 = 1 << 48;
+
 fn merge_weighted(replies: &[&[u8]], version: Version, pick: u64, out: &mut Vec<u8>) -> Option<()> {
     let mut choices: Vec<(u64, &[u8])> = Vec::new();
     for pair in replies.chunks_exact(2) {
         let count = u64::try_from(parse_integer(pair[0])?).ok()?;
         if !pair[1].starts_with(b"$-1") && !pair[1].starts_with(b"_") {
             // It had a key, whatever the count said a moment before.
-            choices.push((count.max(1), pair[1]));
+            choices.push((count.clamp(1, COUNT_MAX), pair[1]));
         }
     }
     let total: u64 = choices.iter().map(|(weight, _)| weight).sum();
@@ -641,6 +649,9 @@ mod tests {
         check(Merge::Weighted, &[], &[":0\r\n", "$-1\r\n", ":0\r\n", "$-1\r\n"], "$-1\r\n");
         let replies = [":0\r\n", "$-1\r\n", ":5\r\n", "$1\r\nk\r\n"];
         check(Merge::Weighted, &[], &replies, "$1\r\nk\r\n");
+        let most = format!(":{}\r\n", i64::MAX);
+        let replies = [most.as_str(), "$1\r\nk\r\n"].repeat(9);
+        check(Merge::Weighted, &[], &replies, "$1\r\nk\r\n");
     }
 
     #[test]
@@ -654,5 +665,11 @@ mod tests {
         assert_eq!(cut.group_of, [0], "the last round is forgotten");
         cut.by_key([5, 5].into_iter());
         assert_eq!(cut.groups.len(), 2);
+        // Rounds are counted anew: what was seen in the first of them is forgotten, too.
+        let mut cut = Cut::default();
+        cut.by_slot([9, 5].into_iter());
+        cut.round = u32::MAX;
+        cut.by_slot([5, 9].into_iter());
+        assert_eq!(cut.group_of, [0, 1]);
     }
 }
