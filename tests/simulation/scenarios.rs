@@ -1890,3 +1890,5 @@ fn node_that_loads_is_let_in_wherever_its_answer_is_cut() {
         }
     }
 }
+
+mod hostile;
