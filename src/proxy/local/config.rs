@@ -144,6 +144,7 @@ fn own_options<'a>(
         let plain = !pattern.iter().any(|byte| matches!(byte, b'[' | b'*' | b'?'));
         let own = if plain { own_name(pattern) } else { String::new() };
         let theirs = plain
+            && pattern.len() <= NAME_MAX
             && std::str::from_utf8(pattern)
                 .is_ok_and(|text| is_parameter(&text.to_ascii_lowercase()));
         for (name, value) in &identity.options {
@@ -161,8 +162,14 @@ fn own_options<'a>(
     found.into_iter().map(|(name, value, _)| (name, value)).collect()
 }
 
-/// Flags are written with hyphens, options with underscores.
+/// No option has a longer name.
+const NAME_MAX: usize = 64;
+
+/// Flags are written with hyphens, options with underscores. Empty if it is too long for one.
 fn own_name(name: &[u8]) -> String {
+    if name.len() > NAME_MAX {
+        return String::new();
+    }
     String::from_utf8_lossy(name).to_ascii_lowercase().replace('-', "_")
 }
 
