@@ -19,7 +19,7 @@ pub fn matches_within(pattern: &[u8], text: &[u8], fold: bool, steps: &mut u64) 
     // After the latest star: where the pattern goes on, and the first byte it did not yet eat.
     let mut star: Option<(usize, usize)> = None;
     while let Some(&byte) = text.get(place) {
-        *steps = steps.checked_sub(1)?;
+        spend(steps, 1)?;
         if pattern.get(at) == Some(&b'*') {
             at += 1;
             star = Some((at, place));
@@ -38,8 +38,15 @@ pub fn matches_within(pattern: &[u8], text: &[u8], fold: bool, steps: &mut u64) 
     }
     let rest = pattern.get(at..).unwrap_or_default();
     // They are looked at quickly, but there may be millions, and as many texts.
-    *steps = steps.checked_sub(rest.len() as u64 / 8)?;
+    spend(steps, rest.len() as u64 / 8)?;
     Some(rest.iter().all(|&byte| byte == b'*'))
+}
+
+/// `None`: so many are not left, and none from then on.
+fn spend(steps: &mut u64, count: u64) -> Option<()> {
+    let left = steps.checked_sub(count);
+    *steps = left.unwrap_or(0);
+    left.map(drop)
 }
 
 /// Matches one byte against the pattern's element at `at`; where the next element begins, if it
@@ -50,8 +57,11 @@ fn step(pattern: &[u8], at: usize, byte: u8, fold: bool, steps: &mut u64) -> Opt
     let (literal, next) = match element {
         b'?' => return Some(Some(at + 1)),
         b'[' => {
-            let (next, found) = class(pattern, at + 1, byte, fold);
-            *steps = steps.checked_sub((next - at) as u64)?;
+            // Not beyond what may be looked at.
+            let most = usize::try_from(*steps).map_or(usize::MAX, |steps| at.saturating_add(steps));
+            let seen = pattern.get(..most).unwrap_or(pattern);
+            let (next, found) = class(seen, at + 1, byte, fold);
+            spend(steps, (next - at) as u64 + u64::from(next >= most))?;
             return Some(found.then_some(next));
         }
         b'\\' => match pattern.get(at + 1) {
@@ -160,7 +170,7 @@ mod tests {
         ] {
             let mut steps = STEPS_MAX;
             let found = matches_within(pattern.as_bytes(), text.as_bytes(), false, &mut steps);
-            assert_eq!(found, None);
+            assert_eq!((found, steps), (None, 0));
         }
     }
 
