@@ -152,7 +152,7 @@ fn slope_of_a_leak_is_seen_under_what_comes_and_goes() {
     let grows = |leak: f64| {
         let samples: Vec<Sample> = (0..2_400_u64)
             .map(|i| {
-                // Free pages go back at other times than stretches end; each stretch has its own luck.
+                // Free pages go back at other times than stretches end; each has its own luck.
                 let (at, wave, luck) = (i as f64 / 4.0, i % 200 * 7, i / 240 * 7_919 % 13 * 30);
                 let resident_kib = 13_000 + wave + luck + (leak * at / 3_600.0) as u64;
                 Sample { at, resident_kib, held_kib: 13_000, descriptors: 40 }
