@@ -320,7 +320,7 @@ impl Proxy {
         }
     }
 
-    /// Once a turn: what clients that have left in it had in queues leaves them, in one pass for all.
+    /// Once a turn: what clients that left in it had in queues leaves them, in one pass for all.
     #[cold]
     pub(super) fn clear_fence_queues(&mut self) {
         self.fence_turns.left = false;
