@@ -27,6 +27,9 @@ const WORD_MAX: usize = 128;
 /// Bytes of a request that are looked at.
 const LOOK_MAX: u32 = 16 * 1024;
 
+/// Slow requests of one moment that are all looked at: of a pipeline the newest are kept.
+const MOMENT_MIN: usize = 256;
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Slow {
     pub id: u64,
@@ -159,7 +162,7 @@ impl SlowLog {
             self.burst = (now.ms, 1, duration_us);
             return false;
         }
-        if count < self.max || duration_us > slowest {
+        if count < self.max.max(MOMENT_MIN) || duration_us > slowest {
             self.burst = (moment, count + 1, slowest.max(duration_us));
             return false;
         }
@@ -412,15 +415,19 @@ mod tests {
     fn of_very_many_in_one_moment_those_are_only_counted_that_would_push_out_others() {
         let mut log = SlowLog::new(3, 1, 1);
         let mut kept = Vec::new();
-        for (ms, duration_us) in [(1, 50), (1, 40), (1, 30), (1, 20), (1, 60), (1, 60), (2, 10)] {
+        let first = [(1, 50); MOMENT_MIN];
+        let then = [(1, 20), (1, 50), (1, 60), (1, 60), (2, 10)];
+        for (ms, duration_us) in first.into_iter().chain(then) {
             let now = Now { ms, unix_us: 1_000 * ms };
             if !log.counts_only(now, duration_us) {
                 log.push(Slow { duration_us, ..entry() });
                 kept.push((ms, duration_us));
             }
         }
-        assert_eq!(kept, [(1, 50), (1, 40), (1, 30), (1, 60), (2, 10)], "the slowest is kept");
-        assert_eq!((log.total(), log.recent()[0].duration_us), (7, 60));
+        assert_eq!(kept[..MOMENT_MIN], first);
+        assert_eq!(kept[MOMENT_MIN..], [(1, 60), (2, 10)], "the slowest is kept");
+        let all = MOMENT_MIN as u64 + 5;
+        assert_eq!((log.total(), log.recent()[0].duration_us), (all, 60));
     }
 
     #[test]
