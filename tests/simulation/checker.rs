@@ -10,7 +10,7 @@ use ringway::cluster::slot_of;
 use ringway::resp::Version;
 use ringway::resp::value::Value;
 
-use crate::history::{History, Kind, Outcome, Request, Violation};
+use crate::history::{History, Kind, Outcome, Violation};
 use crate::item;
 use crate::scripts;
 use crate::workload::SCRIPTS;
@@ -385,12 +385,10 @@ impl History {
         for &other in own.into_iter().flatten() {
             let them = &self.requests[other as usize];
             let Some(run) = them.runs.iter().find(|run| run.key == key) else { continue };
-            let named =
-                |of: &Request| matches!(of.kind, Kind::EvalSha(_)) && !of.refusals.is_empty();
-            if other < id && !named(them) && them.outcome == Outcome::Done {
+            if other < id && them.outcome == Outcome::Done {
                 low = low.max(run.tick);
             }
-            if other > id && !disturbed && !named(request) {
+            if other > id && !disturbed {
                 high = high.min(run.tick);
             }
         }

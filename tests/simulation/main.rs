@@ -490,6 +490,11 @@ fn planted_repeat_of_a_script_that_ran_is_found() {
 }
 
 #[test]
+fn planted_run_of_a_missing_script_after_a_younger_one_is_found() {
+    check_found(Plant::PassUnknown, &["order"]);
+}
+
+#[test]
 fn planted_way_around_the_fence_is_found() {
     check_found(Plant::PassSecond, &["fence"]);
 }

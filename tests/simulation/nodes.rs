@@ -62,6 +62,8 @@ pub struct Cluster {
     pub slotted: bool,
     /// How late replicas are.
     pub lag_us: u64,
+    /// All scripts that nodes ever had, for `Plant::PassUnknown`.
+    pub bodies: BTreeMap<String, Vec<u8>>,
     /// A mistake that nodes make now and then, as a wrong proxy would make it look.
     pub plant: Plant,
     pub now_us: u64,
@@ -152,6 +154,7 @@ impl Cluster {
             nat,
             slotted: false,
             lag_us: 0,
+            bodies: BTreeMap::new(),
             plant: Plant::Nothing,
             now_us: 0,
         }

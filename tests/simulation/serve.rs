@@ -201,7 +201,7 @@ impl World {
         let most = 1 + self.random.skewed(63) as usize;
         let mut commands = self.take_commands(link, most);
         let more = commands.len() == most;
-        let swapped = self.plant_swap(&mut commands);
+        let swapped = self.plant_swap(link, &mut commands);
         let before = replies.len();
         let mut commands = commands.into_iter();
         for args in commands.by_ref() {
@@ -218,9 +218,9 @@ impl World {
         // What is behind a WAIT is looked at later.
         let rest: Vec<u8> = commands.flat_map(|args| encode_words(&args)).collect();
         self.links[link].input.splice(..0, rest);
-        for at in swapped {
-            if before + at + 1 < replies.len() {
-                replies.swap(before + at, before + at + 1);
+        for (one, other) in swapped {
+            if before + other < replies.len() {
+                replies.swap(before + one, before + other);
             }
         }
         self.plant_replies(&mut replies);
