@@ -173,8 +173,6 @@ impl Parameters {
         self.ears = r.range(0..=4);
         self.proxy.client_requests_max = r.range(1..=8) as u32;
         self.proxy.fence_lanes = 1;
-        // What goes to and fro so fast cannot be walked in pieces (`proxy::walk` says so).
-        self.proxy.walk_whole_max = 16_384;
     }
 
     fn press_faults(&mut self, r: &mut Random) {

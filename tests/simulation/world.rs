@@ -24,6 +24,7 @@ use crate::plant::Plant;
 use crate::random::Random;
 use crate::serve::Link;
 use crate::topology::{Errand, TopologyThread};
+use crate::walk::Journeys;
 use crate::workload::Client;
 
 #[derive(Debug)]
@@ -107,8 +108,8 @@ pub struct World {
     pub topology: TopologyThread,
     pub history: History,
     pub messages: Messages,
-    /// Ticks at which a migration was given up.
-    pub aborts: Vec<(u16, u64)>,
+    /// Of keys, from node to node.
+    pub journeys: Journeys,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -196,7 +197,7 @@ impl World {
             topology: TopologyThread::default(),
             history,
             messages: Messages::default(),
-            aborts: Vec::new(),
+            journeys: Journeys::default(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
