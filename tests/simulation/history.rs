@@ -53,6 +53,7 @@ pub enum Kind {
     /// The same by the script's name.
     EvalSha(u8),
     Wait,
+    WaitAof,
     Ping,
     Echo,
     Hello(u8),
@@ -182,6 +183,8 @@ pub struct History {
     /// When nodes ran WATCH, last.
     pub watches: BTreeMap<u32, u64>,
     pub now_us: u64,
+    /// What nodes said to WAITAOF.
+    pub told_synced: BTreeMap<u32, Vec<[u64; 2]>>,
     /// The node that runs something now, and how far it has written.
     pub written: (usize, u64),
     /// EVALSHA of scripts that the proxy must know.

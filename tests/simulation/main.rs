@@ -27,6 +27,7 @@ mod replication;
 mod scenarios;
 mod scripts;
 mod serve;
+mod synced;
 mod topology;
 mod transactions;
 mod walk;
@@ -487,6 +488,16 @@ fn planted_script_that_is_not_loaded_again_is_found() {
 #[test]
 fn planted_repeat_of_a_script_that_ran_is_found() {
     check_found(Plant::RunAndDeny, &["at most once"]);
+}
+
+#[test]
+fn planted_waitaof_without_a_write_before_it_is_found() {
+    check_found(Plant::SkipEmptyWrite, &["waitaof"]);
+}
+
+#[test]
+fn planted_count_of_more_synced_files_than_nodes_said_is_found() {
+    check_found(Plant::CountMore, &["waitaof"]);
 }
 
 #[test]

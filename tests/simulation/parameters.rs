@@ -57,6 +57,8 @@ pub struct Parameters {
     pub selects: u32,
     /// How late replicas are.
     pub lag_us: u64,
+    /// How often nodes sync their files.
+    pub sync_us: u64,
     pub loading_ms: u64,
     pub down_ms: u64,
     pub moves_ms: u64,
@@ -138,6 +140,7 @@ impl Parameters {
         drawn.memory_ms = mean_or_never(r, 400, 5..=500);
         drawn.handover_ms = mean_or_never(r, 350, 20..=1_500);
         drawn.selects = sometimes(r, 300, 20..=400);
+        drawn.sync_us = 1 + r.skewed(400_000);
         drawn
     }
 

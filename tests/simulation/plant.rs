@@ -54,6 +54,10 @@ pub enum Plant {
     MissKeys,
     /// Replicas count that have not confirmed: as if WAIT did not look how far they have come.
     BelieveWritten,
+    /// WAITAOF is asked without a write before it: the node waits for nothing.
+    SkipEmptyWrite,
+    /// Its answer counts more than nodes have said.
+    CountMore,
     /// A script is not loaded before what failed for want of it is repeated.
     ForgetLoaded,
     /// What has run is taken for a script that was not there, and repeated.

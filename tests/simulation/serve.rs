@@ -37,8 +37,13 @@ pub struct Link {
     /// The last write that it was asked for, for `Plant::ResendLost`.
     pub last_write: Vec<Vec<u8>>,
     pub blocked: Option<crate::blocking::Blocked>,
-    /// When the WAIT that it is at will be over.
+    /// When the WAIT or WAITAOF that it is at will be over.
     pub waits_until: Option<u64>,
+    /// The words of that WAITAOF.
+    pub waits_by: Vec<Vec<u8>>,
+    /// Its last write: how far the node has written with it, and when.
+    pub far: u64,
+    pub wrote_us: u64,
     /// It has been asked to pop.
     pub pops: bool,
     /// The proxy has closed it.
@@ -93,6 +98,9 @@ impl World {
             last_write: Vec::new(),
             blocked: None,
             waits_until: None,
+            waits_by: Vec::new(),
+            far: 0,
+            wrote_us: 0,
             pops: false,
             ended: false,
         });
@@ -208,9 +216,12 @@ impl World {
             if self.links[link].blocked.is_some() {
                 self.history.violate("garbage", format!("behind what blocks came {args:?}"));
             }
-            if args[0] == b"WAIT" {
-                self.begin_wait(link, &args);
-                break;
+            if args[0].starts_with(b"WAIT") {
+                match self.begin_wait(link, &args) {
+                    Some(reply) => replies.push(reply),
+                    None => break,
+                }
+                continue;
             }
             let reply = self.run(link, &args);
             replies.push(reply);
@@ -303,8 +314,13 @@ impl World {
         self.history.now_us = now_us;
         let login = &mut self.links[link].login;
         let mut answer = self.cluster.execute(node, login, args, mood, now_us);
+        let restored = args[0] == b"FUNCTION" && answer.reply.first() == Some(&b'+');
+        let writes = restored && self.plant != Plant::SkipEmptyWrite || !answer.changed.is_empty();
         let stream = &mut self.cluster.nodes[node].stream;
-        self.history.written = (node, stream.write(!answer.changed.is_empty(), now_us));
+        self.history.written = (node, stream.write(writes, now_us));
+        if writes {
+            (self.links[link].far, self.links[link].wrote_us) = (self.history.written.1, now_us);
+        }
         let shown = || {
             let words: Vec<_> = args.iter().map(|word| text_of(word, 40)).collect();
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))

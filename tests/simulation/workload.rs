@@ -271,7 +271,7 @@ impl World {
     pub fn blocks_for_us(&self, client: usize) -> u64 {
         let kind = |&&id: &&u32| self.history.requests[id as usize].kind;
         let outstanding = self.clients[client].outstanding.iter();
-        let blocks = outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait));
+        let blocks = outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait | Kind::WaitAof));
         blocks.count() as u64 * 2_600_000
     }
 
@@ -381,9 +381,11 @@ impl World {
             mapped: self.first_map_us.is_some_and(|at| at < issued_us),
             split: self.parameters.proxy.split,
             hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
+            fails_over: self.parameters.failover_ms > 0 && !self.healed_before(issued_us),
         };
         self.history.judge(id, raw, value, &around);
         self.check_wait(id, value);
+        self.check_synced(id, value);
         if let Kind::Select(database) = self.history.requests[id as usize].kind {
             self.clients[client].selecting = false;
             if raw == b"+OK\r\n" {
@@ -481,7 +483,7 @@ impl World {
         if kind == Kind::Exec {
             return self.ask_transaction(client, bytes);
         }
-        if matches!(kind, Kind::BlPop | Kind::Wait) && self.clients[client].half_closes {
+        if matches!(kind, Kind::BlPop | Kind::Wait | Kind::WaitAof) && self.clients[client].half_closes {
             // What blocks ends with the client's side.
             kind = Kind::Ping;
         }
@@ -573,6 +575,7 @@ impl World {
             (Kind::Scan, 6),
             (Kind::EvalSha(script % 3), 4),
             (Kind::Wait, 2),
+            (Kind::WaitAof, 2),
         ];
         if self.random.chance(3) {
             return last;
@@ -650,6 +653,7 @@ impl World {
             Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), crate::scripts::body(id)],
             Kind::EvalSha(_) => self.script_words(client, id, tag),
             Kind::Wait => self.wait_words(id),
+            Kind::WaitAof => self.synced_words(id),
             Kind::Select(database) => vec![word("SELECT"), word(&database.to_string())],
             Kind::Reset => vec![word("RESET")],
             Kind::ReplyOn => ["client", "reply", "on"].map(word).to_vec(),

@@ -170,6 +170,7 @@ impl World {
         );
         cluster.slotted = parameters.slotted;
         (cluster.lag_us, cluster.plant) = (parameters.lag_us, plant);
+        cluster.sync_us = parameters.sync_us;
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         let mut history = History::new();
