@@ -58,6 +58,12 @@ pub enum Plant {
     SkipEmptyWrite,
     /// Its answer counts more than nodes have said.
     CountMore,
+    /// Who watches by MONITOR is shown what clients of another pool ask.
+    ForeignLines,
+    /// It gets a reply of somebody else's between two lines.
+    MixReplies,
+    /// Lines are kept for it without a limit.
+    KeepLines,
     /// A script is not loaded before what failed for want of it is repeated.
     ForgetLoaded,
     /// What has run is taken for a script that was not there, and repeated.

@@ -398,7 +398,7 @@ impl World {
 
 /// One whole request in canonical form, and its length.
 #[allow(clippy::type_complexity, reason = "words and a length")]
-fn parse(bytes: &[u8]) -> Result<Option<(Vec<Vec<u8>>, usize)>, ()> {
+pub fn parse(bytes: &[u8]) -> Result<Option<(Vec<Vec<u8>>, usize)>, ()> {
     let line = |at: usize, kind: u8| -> Result<Option<(usize, usize)>, ()> {
         let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) else { return Ok(None) };
         if rest[0] != kind {

@@ -15,6 +15,7 @@ use crate::databases;
 use crate::history::{Kind, Outcome};
 use crate::item::{item, mark};
 use crate::messages::Ear;
+use crate::monitor::Watcher;
 use crate::network::{Completion, Peer};
 use crate::nodes::bulk;
 use crate::serve::text_of;
@@ -80,6 +81,8 @@ pub struct Client {
     pub scripts: Vec<(u8, String)>,
     /// It listens or publishes, and does nothing else.
     pub ear: Option<Box<Ear>>,
+    /// It watches what others ask.
+    pub watcher: Option<Box<Watcher>>,
 }
 
 /// Bytes that a client's kernel takes while the client does not read.
@@ -116,6 +119,10 @@ impl Client {
     /// All that comes, as it comes.
     pub fn reads_all(&self) -> bool {
         !self.never_reads && !self.slow
+    }
+
+    pub fn read_nothing(&mut self) {
+        (self.never_reads, self.reading) = (true, false);
     }
 
     pub fn ask_no_more(&mut self) {
@@ -156,6 +163,9 @@ impl World {
         }
         if self.clients[client].ear.is_some() {
             return self.ear_acts(client);
+        }
+        if self.clients[client].watcher.is_some() {
+            return self.watcher_acts(client);
         }
         if self.clients[client].slow {
             let reading = self.random.chance(400) || self.healed;
@@ -216,6 +226,7 @@ impl World {
             self.clients[client].left -= 1;
             self.ask(client, &mut bytes);
         }
+        self.note_asked(client, &bytes);
         let this = &mut self.clients[client];
         let Some(socket) = this.socket else { return };
         this.written += bytes.len() as u64;
@@ -367,6 +378,9 @@ impl World {
         if self.clients[client].ear.is_some() {
             return self.ear_hears(client, raw, value);
         }
+        if self.clients[client].watcher.is_some() {
+            return self.watcher_hears(client, raw);
+        }
         let Some(id) = self.clients[client].outstanding.pop_front() else {
             let text = format!("client {client} got a reply too many: {:?}", text_of(raw, 200));
             return self.history.violate("one reply", text);
@@ -449,6 +463,7 @@ impl World {
             || self.drained
             // Who subscribes cannot be given to the next process.
             || (this.ear.is_some() && (!self.parameters.calm || self.newest > 0))
+            || (this.watcher.is_some() && (self.parameters.lines_are_many() || self.newest > 0))
             || self.may_be_torn(client);
         if !reason {
             self.history.violate("close", format!("client {client} was closed for no reason"));

@@ -17,6 +17,7 @@ use crate::handover::{Former, addresses_of};
 use crate::history::History;
 use crate::identity::identity;
 use crate::messages::Messages;
+use crate::monitor::Shown;
 use crate::network::{Completion, Entry, Inbound, Peer};
 use crate::nodes::Cluster;
 use crate::parameters::Parameters;
@@ -108,6 +109,8 @@ pub struct World {
     pub topology: TopologyThread,
     pub history: History,
     pub messages: Messages,
+    /// To those who watch by MONITOR.
+    pub shown: Shown,
     /// Of keys, from node to node.
     pub journeys: Journeys,
     /// Addresses that a map given to the proxy has named.
@@ -148,20 +151,30 @@ const EMPTY_TURNS_MAX: u32 = 400;
 pub const FRONT_PASSWORD: &[u8] = b"front";
 
 /// A process's proxy as it starts.
-pub fn new_proxy(parameters: &Parameters, seed: [u64; 4], first_client_id: u64) -> Proxy {
+pub fn new_proxy(
+    parameters: &Parameters,
+    plant: Plant,
+    seed: [u64; 4],
+    first_client_id: u64,
+) -> Proxy {
     let mut who = identity();
+    who.admin_user = (parameters.watchers > 0).then(|| "default".into());
     if parameters.login {
         let (name, password) = ("default".into(), Some(FRONT_PASSWORD.into()));
         who.users = vec![User { name, password }];
     }
-    Proxy::new(parameters.settings(), Arc::new(who), seed, first_client_id, 1)
+    let mut settings = parameters.settings();
+    if plant == Plant::KeepLines {
+        settings.pubsub_output_limit = 1 << 30;
+    }
+    Proxy::new(settings, Arc::new(who), seed, first_client_id, 1)
 }
 
 impl World {
     pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
         let mut random = Random::new(parameters.seed ^ 0xabcd_ef01_2345_6789);
         let seed = [(); 4].map(|()| random.next());
-        let proxy = new_proxy(&parameters, seed, 1);
+        let proxy = new_proxy(&parameters, plant, seed, 1);
         let mut cluster = Cluster::new(
             parameters.primaries,
             parameters.replicas,
@@ -198,6 +211,7 @@ impl World {
             topology: TopologyThread::default(),
             history,
             messages: Messages::default(),
+            shown: Shown::default(),
             journeys: Journeys::default(),
             named: BTreeSet::new(),
             first_map_us: None,
@@ -340,6 +354,7 @@ impl World {
             }
         }
         busy |= self.hand_updates(now);
+        self.look_after_watchers(now);
         let mut next = u64::MAX;
         for process in self.processes() {
             let ended = self.as_process(process, |world| world.end_turn(now));
@@ -486,7 +501,8 @@ impl World {
                 self.count_close(socket);
                 self.close(socket);
             }
-            Action::Send { conn, socket, bytes, .. } => {
+            Action::Send { conn, socket, mut bytes, .. } => {
+                self.plant_mixed(socket, &mut bytes);
                 self.note(digest(&bytes) ^ 1 << 40, || {
                     format!("send {conn:?} {socket:?} {:?}", shown(&bytes))
                 });
