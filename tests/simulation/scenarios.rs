@@ -1906,9 +1906,11 @@ fn scripts_that_are_missing_are_loaded_and_run_in_their_order() {
     for _ in 0..3 {
         rig.pass(20);
         let (told, nonces) = sent_to(&mut rig, lane);
-        let loaded = "+sha :7 $32 ";
-        rig.answer(lane, &nonces.iter().map(|of| format!("{loaded}{of} ")).collect::<String>());
         seen += &told;
+        let answers: String = nonces.iter().map(|of| format!("+sha :7 $32 {of} ")).collect();
+        if !answers.is_empty() {
+            rig.answer(lane, &answers);
+        }
     }
     let places = ["1st", "2nd", "3rd"].map(|word| seen.find(word));
     assert!(places.is_sorted() && places[0].is_some(), "{seen}");
@@ -1924,7 +1926,8 @@ fn script_that_is_missing_is_not_run_after_a_later_one_that_wrote_and_says_it_wa
     let lines = [format!("EVALSHA {name} 1 {one}"), format!("EVAL y 1 {one}")];
     asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
     let (_, nonces) = sent_to(&mut rig, lane);
-    rig.answer(lane, &format!("{MISSING} $32 {} -LOADING_said_a_script $32 {} ", nonces[0], nonces[1]));
+    let said = "-LOADING_said_a_script";
+    rig.answer(lane, &format!("{MISSING} $32 {} {said} $32 {} ", nonces[0], nonces[1]));
     rig.pass(50);
     let told = rig.told(Conn::Client(client));
     assert_eq!(told, "-NOSCRIPT No matching script. -LOADING said a script ");
