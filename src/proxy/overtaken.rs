@@ -141,8 +141,8 @@ impl Proxy {
         let entry = &self.requests[r];
         let (c, generation, slot) = (entry.client, entry.client_generation, entry.slot);
         // What a script says in a node's words it may say after it has written.
-        let refused = !entry.marks.speaks_for_itself()
-            && super::route::is_refusal(classify_error(reply));
+        let refused =
+            !entry.marks.speaks_for_itself() && super::route::is_refusal(classify_error(reply));
         if self.clients[c].irregular == 0 || self.irregular.count(c, slot) == 0 || refused {
             return;
         }

@@ -133,7 +133,8 @@ impl World {
                 _ => inline(bytes),
             };
             bytes = &bytes[len..];
-            let secret = [&b"AUTH"[..], b"HELLO"].iter().any(|of| words[0].eq_ignore_ascii_case(of));
+            let secret =
+                [&b"AUTH"[..], b"HELLO"].iter().any(|of| words[0].eq_ignore_ascii_case(of));
             if !secret {
                 self.shown.asked.entry(client).or_default().push(as_shown(&words));
             }
@@ -165,7 +166,8 @@ impl World {
             return Err("a line, and it does not watch");
         }
         if peer == SIBLING {
-            let number = words.strip_prefix("\"GET\" \"sibling").and_then(|of| of.strip_suffix('"'));
+            let number =
+                words.strip_prefix("\"GET\" \"sibling").and_then(|of| of.strip_suffix('"'));
             let number = number.and_then(|text| text.parse().ok()).unwrap_or(0);
             let new = number > watcher.sibling && number <= self.shown.siblings;
             watcher.sibling = number;
@@ -255,7 +257,8 @@ fn line_of(raw: &[u8]) -> Option<(&str, &str)> {
     let text = std::str::from_utf8(raw).ok()?.strip_prefix('+')?.strip_suffix("\r\n")?;
     let (time, rest) = text.split_once(" [")?;
     let is_time = time.split_once('.').is_some_and(|(seconds, micros)| {
-        micros.len() == 6 && [seconds, micros].iter().all(|of| of.bytes().all(|b| b.is_ascii_digit()))
+        micros.len() == 6
+            && [seconds, micros].iter().all(|of| of.bytes().all(|b| b.is_ascii_digit()))
     });
     let (place, words) = rest.split_once("] ").filter(|_| is_time)?;
     Some((place.split_once(' ')?.1, words))

@@ -282,7 +282,8 @@ impl World {
     pub fn blocks_for_us(&self, client: usize) -> u64 {
         let kind = |&&id: &&u32| self.history.requests[id as usize].kind;
         let outstanding = self.clients[client].outstanding.iter();
-        let blocks = outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait | Kind::WaitAof));
+        let blocks =
+            outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait | Kind::WaitAof));
         blocks.count() as u64 * 2_600_000
     }
 
@@ -498,7 +499,9 @@ impl World {
         if kind == Kind::Exec {
             return self.ask_transaction(client, bytes);
         }
-        if matches!(kind, Kind::BlPop | Kind::Wait | Kind::WaitAof) && self.clients[client].half_closes {
+        if matches!(kind, Kind::BlPop | Kind::Wait | Kind::WaitAof)
+            && self.clients[client].half_closes
+        {
             // What blocks ends with the client's side.
             kind = Kind::Ping;
         }
