@@ -116,7 +116,8 @@ impl World {
                 if let Some(link) = self.some_link() {
                     self.links[link].mute = true;
                     self.message_fault();
-                    self.links[link].deaf = self.random.chance(500);
+                    // Of what was lost nothing comes later.
+                    self.links[link].deaf |= self.random.chance(500);
                 }
             }
             Chaos::Stall => {

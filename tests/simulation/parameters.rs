@@ -148,7 +148,7 @@ impl Parameters {
         drawn.watchers = if r.chance(200) { r.range(1..=2) } else { 0 };
         // Who listens is closed at the same limit.
         if drawn.watchers > 0 && r.chance(700) {
-            (drawn.ears, drawn.proxy.line_limit) = (0, 2_000 + r.skewed(30_000) as usize);
+            (drawn.ears, drawn.proxy.line_limit) = (0, 400 + r.skewed(6_000) as usize);
         }
         drawn
     }
