@@ -213,7 +213,7 @@ impl World {
         for line in lines.lines() {
             let field = |name: &str| line.split(' ').find_map(|field| field.strip_prefix(name));
             let watches = field("flags=").is_some_and(|flags| flags.contains('O'));
-            let held: usize = field("omem=").and_then(|text| text.parse().ok()).unwrap_or(0);
+            let held: usize = field("obl=").and_then(|text| text.parse().ok()).unwrap_or(0);
             if watches && held > limit {
                 self.history.violate("monitor", format!("{held} bytes are held: {line}"));
             }
