@@ -314,13 +314,7 @@ impl World {
         self.history.now_us = now_us;
         let login = &mut self.links[link].login;
         let mut answer = self.cluster.execute(node, login, args, mood, now_us);
-        let restored = args[0] == b"FUNCTION" && answer.reply.first() == Some(&b'+');
-        let writes = restored && self.plant != Plant::SkipEmptyWrite || !answer.changed.is_empty();
-        let stream = &mut self.cluster.nodes[node].stream;
-        self.history.written = (node, stream.write(writes, now_us));
-        if writes {
-            (self.links[link].far, self.links[link].wrote_us) = (self.history.written.1, now_us);
-        }
+        self.count_write(link, args, &answer);
         let shown = || {
             let words: Vec<_> = args.iter().map(|word| text_of(word, 40)).collect();
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
@@ -373,6 +367,19 @@ impl World {
 }
 
 impl World {
+    /// How far the node has written with this.
+    fn count_write(&mut self, link: usize, args: &[Vec<u8>], answer: &Answer) {
+        let (node, now_us) = (self.links[link].node, self.now_us);
+        let restored = args[0] == b"FUNCTION" && answer.reply.first() == Some(&b'+');
+        let restored = restored && self.plant != Plant::SkipEmptyWrite;
+        let writes = restored || !answer.changed.is_empty();
+        let stream = &mut self.cluster.nodes[node].stream;
+        self.history.written = (node, stream.write(writes, now_us));
+        if writes {
+            (self.links[link].far, self.links[link].wrote_us) = (self.history.written.1, now_us);
+        }
+    }
+
     /// Where in the stream a reply ends, and whose refusal it is.
     fn count_reply(&mut self, link: usize, answer: &Answer) {
         let this = &mut self.links[link];
