@@ -3,8 +3,9 @@
 //!
 //! A refusal of the moment (LOADING and kin) may end between any two of a slot. TRYAGAIN, ASK and
 //! MOVED are about keys, NOSCRIPT is about one script: only a younger one that names one of the
-//! same keys must not run before. So the elder waits until such younger ones are answered. Refused as well, they follow it; if one
-//! has run, the elder gets an error as its answer: it has not run, and will not any more.
+//! same keys must not run before. So the elder waits until such younger ones are answered. Refused
+//! as well, they follow it; if one has run, the elder gets an error as its answer: it has not run,
+//! and will not any more.
 //!
 //! That takes younger ones that were sent before anything said that slots move. Once something has,
 //! a request that may name several keys is irregular from the start, and younger ones of its client
