@@ -2,9 +2,10 @@
 //! same connection: those may run, and then the elder would run after them.
 //!
 //! A refusal of the moment (LOADING and kin) may end between any two of a slot. TRYAGAIN, ASK and
-//! MOVED are about keys: only a younger one that names one of the same keys must not run before. So
-//! the elder waits until such younger ones are answered. Refused as well, they follow it; if one
-//! has run, the elder gets an error as its answer: it has not run, and will not any more.
+//! MOVED are about keys, NOSCRIPT is about one script: only a younger one that names one of the
+//! same keys must not run before. So the elder waits until such younger ones are answered. Refused
+//! as well, they follow it; if one has run, the elder gets an error as its answer: it has not run,
+//! and will not any more.
 //!
 //! That takes younger ones that were sent before anything said that slots move. Once something has,
 //! a request that may name several keys is irregular from the start, and younger ones of its client
@@ -33,6 +34,11 @@ fn is_of_the_moment(kind: ErrorKind) -> bool {
 /// Whether it says so because of the keys that were asked for.
 fn is_of_keys(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::TryAgain | ErrorKind::Ask | ErrorKind::Moved)
+}
+
+/// Whether it says nothing of others of its slot, as long as they name other keys.
+fn is_of_its_own(kind: ErrorKind) -> bool {
+    is_of_keys(kind) || kind == ErrorKind::NoScript
 }
 
 /// The keys of a request as it goes to nodes, or of all in a transaction. `None`: they cannot be
@@ -135,10 +141,10 @@ impl Proxy {
     pub(super) fn answer_overtaken(&mut self, r: u32, reply: &[u8]) {
         let entry = &self.requests[r];
         let (c, generation, slot) = (entry.client, entry.client_generation, entry.slot);
-        if self.clients[c].irregular == 0
-            || self.irregular.count(c, slot) == 0
-            || super::route::is_refusal(classify_error(reply))
-        {
+        // What a script says in a node's words it may say after it has written.
+        let refused =
+            !entry.marks.speaks_for_itself() && super::route::is_refusal(classify_error(reply));
+        if self.clients[c].irregular == 0 || self.irregular.count(c, slot) == 0 || refused {
             return;
         }
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
@@ -179,7 +185,7 @@ impl Proxy {
         let kind = classify_error(self.requests.reply(elder));
         let shared = !old.marks.has(Marks::PRIVATE);
         is_of_the_moment(kind)
-            || (shared && is_of_keys(kind) && self.shares_key(self.requests.own(elder), r))
+            || (shared && is_of_its_own(kind) && self.shares_key(self.requests.own(elder), r))
     }
 }
 

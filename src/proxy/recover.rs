@@ -182,12 +182,13 @@ impl Proxy {
             Next::Heal => {
                 self.requests[r].waits = 1;
                 self.tally.retries_other += 1;
-                self.launch(r, Bytes::Own(bytes));
+                self.launch_led(r, line, bytes);
             }
         }
     }
 
-    /// Where a redirect led it; not before younger ones that it would be behind are answered.
+    /// Where a redirect led it, or behind its script once more; not before younger ones that it
+    /// would be behind are answered.
     fn launch_led(&mut self, r: u32, line: &[u8], bytes: Vec<u8>) {
         let shared = !self.requests[r].marks.has(Marks::PRIVATE);
         if shared && self.has_younger_in_flight(r, &bytes, line) {
@@ -325,7 +326,8 @@ impl Proxy {
             return self.give_up(r);
         }
         let line = self.requests.take_reply(r);
-        if is_redirect(&line) && self.requests[r].redirects > 0 {
+        let redirected = is_redirect(&line) && self.requests[r].redirects > 0;
+        if redirected || classify_error(&line) == ErrorKind::NoScript {
             return self.launch_led(r, &line, bytes);
         }
         if !line.is_empty() {

@@ -3,10 +3,12 @@
 //!
 //! `NOSCRIPT` says that nothing ran, unless the script itself said it: so the line must be the
 //! server's own, and a body with that word in it is not healed. SCRIPT LOAD goes right before the
-//! repeat, through the same fence. What the client had sent behind it may run before the repeat, as
-//! it would if the client repeated it itself. Bodies that clients loaded reach the other reactors
-//! through the topology thread; those of EVAL stay where they were seen. A body that a node does
-//! not take (it does not compile) is not kept: no server would know it by name.
+//! repeat, through the same fence. What the client had sent behind it may run first if it names
+//! none of its keys; once one that does has run, NOSCRIPT is the answer (`overtaken`).
+//!
+//! Bodies that clients loaded reach the other reactors through the topology thread; those of EVAL
+//! stay where they were seen. A body that a node does not take (it does not compile) is not kept:
+//! no server would know it by name.
 //!
 //! A transaction runs once, so there a kept script goes as EVAL from the start: within EXEC nobody
 //! can take it away from the node again.

@@ -116,7 +116,8 @@ impl World {
                 if let Some(link) = self.some_link() {
                     self.links[link].mute = true;
                     self.message_fault();
-                    self.links[link].deaf = self.random.chance(500);
+                    // Of what was lost nothing comes later.
+                    self.links[link].deaf |= self.random.chance(500);
                 }
             }
             Chaos::Stall => {
@@ -226,6 +227,7 @@ impl World {
         self.cluster.nodes[to].importing.insert(slot, from);
         self.cluster.nodes[from].migrating.insert(slot, to);
         self.migrations.insert(slot, Migration { from, to });
+        self.journeys.departs(slot, from, self.now_us);
         self.step_later(slot);
     }
 
@@ -242,6 +244,7 @@ impl World {
         let key = self.cluster.nodes[from].data.keys().find(|key| slot_of(key) == slot).cloned();
         if let Some(key) = key {
             let value = self.cluster.nodes[from].data.remove(&key).unwrap_or_default();
+            self.journeys.arrives(&key, to, self.now_us);
             self.cluster.nodes[to].data.insert(key, value);
             return self.step_later(slot);
         }
@@ -249,6 +252,7 @@ impl World {
             return self.step_later(slot);
         }
         self.migrations.remove(&slot);
+        self.journeys.is_gone(slot, self.now_us);
         self.cluster.truth.owner[usize::from(slot)] = to as u8;
         self.shard_fault();
         self.cluster.truth.members[to].epoch = self.next_epoch();
@@ -267,13 +271,14 @@ impl World {
     fn abort_migration(&mut self, slot: u16) {
         let Some(Migration { from, to }) = self.migrations.remove(&slot) else { return };
         self.history.moves.push((slot, self.history.tick));
-        self.aborts.push((slot, self.history.tick));
+        self.journeys.is_gone(slot, self.now_us);
         self.cluster.nodes[to].importing.remove(&slot);
         self.cluster.nodes[from].migrating.remove(&slot);
         let of_slot = self.cluster.nodes[to].data.keys().filter(|key| slot_of(key) == slot);
         let keys: Vec<_> = of_slot.cloned().collect();
         for key in keys {
             let value = self.cluster.nodes[to].data.remove(&key).unwrap_or_default();
+            self.journeys.arrives(&key, from, self.now_us);
             self.cluster.nodes[from].data.insert(key, value);
         }
     }

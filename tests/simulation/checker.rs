@@ -10,7 +10,7 @@ use ringway::cluster::slot_of;
 use ringway::resp::Version;
 use ringway::resp::value::Value;
 
-use crate::history::{History, Kind, Outcome, Request, Violation};
+use crate::history::{History, Kind, Outcome, Violation};
 use crate::item;
 use crate::scripts;
 use crate::workload::SCRIPTS;
@@ -29,6 +29,8 @@ pub struct Circumstances {
     /// Its scripts may fail: it runs such that break their connection, or nodes leave the cluster, and
     /// a redirect to one that has left is shown as a forged one is.
     pub hostile: bool,
+    /// Primaries may become replicas.
+    pub fails_over: bool,
 }
 
 impl History {
@@ -114,11 +116,11 @@ impl History {
         let request = &self.requests[id as usize];
         let everywhere =
             matches!(request.kind, Kind::DbSize | Kind::Scan | Kind::ScriptLoad | Kind::Wait)
-                || matches!(request.kind, Kind::Select(_));
+                || matches!(request.kind, Kind::Select(_) | Kind::WaitAof);
         let whole = matches!(request.kind, Kind::Exec | Kind::BlPop | Kind::Watch);
         let in_parts = (request.keys.len() > 1 && !whole) || everywhere;
         let at_nodes = !request.keys.is_empty() || everywhere || request.kind == Kind::Exec;
-        const NOT_RUN: [&str; 15] = [
+        const NOT_RUN: [&str; 16] = [
             "EXECABORT",
             "UNBLOCKED",
             "ERR max blocking connections reached",
@@ -128,6 +130,7 @@ impl History {
             "ERR no reply from server in time, the command has not run",
             "ERR the node ",
             "ERR too many redirects",
+            "ERR WAITAOF cannot be used with replica instances",
             "CLUSTERDOWN",
             "TRYAGAIN",
             "LOADING",
@@ -198,6 +201,8 @@ impl History {
             || behind_own
             || (fenced && (around.hostile || text.starts_with("READONLY")))
             || (text.starts_with("CLUSTERDOWN") && !around.mapped)
+            // A node is no primary any more, and may have lost what it is asked about.
+            || (around.fails_over && request.kind == Kind::WaitAof)
             // Some of its keys have moved and some have not: no node can run it.
             || text.contains("connections reached")
             || (text.starts_with("TRYAGAIN")
@@ -256,6 +261,10 @@ impl History {
             }
             Kind::ScriptLoad => value.as_str() == Some(&scripts::name(&scripts::body(id))),
             Kind::Wait => number.is_some_and(|count| count >= 0),
+            // How much of it is true: `synced`.
+            Kind::WaitAof => value.as_array().is_some_and(|of| {
+                of.len() == 2 && of.iter().all(|one| one.as_integer().is_some_and(|n| n >= 0))
+            }),
             Kind::Select(_) => raw == b"+OK\r\n",
             Kind::Queued => raw == b"+QUEUED\r\n" || raw == b"+OK\r\n",
             Kind::Watch => raw == b"+OK\r\n",
@@ -385,12 +394,10 @@ impl History {
         for &other in own.into_iter().flatten() {
             let them = &self.requests[other as usize];
             let Some(run) = them.runs.iter().find(|run| run.key == key) else { continue };
-            let named =
-                |of: &Request| matches!(of.kind, Kind::EvalSha(_)) && !of.refusals.is_empty();
-            if other < id && !named(them) && them.outcome == Outcome::Done {
+            if other < id && them.outcome == Outcome::Done {
                 low = low.max(run.tick);
             }
-            if other > id && !disturbed && !named(request) {
+            if other > id && !disturbed {
                 high = high.min(run.tick);
             }
         }

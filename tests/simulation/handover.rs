@@ -52,7 +52,8 @@ impl World {
         }
         let number = self.newest + 1;
         let seed = [(); 4].map(|()| self.random.next());
-        let mut new = new_proxy(&self.parameters, seed, 1 + u64::from(number) * 100_000);
+        let mut new =
+            new_proxy(&self.parameters, self.plant, seed, 1 + u64::from(number) * 100_000);
         let now = self.now();
         self.named.extend(map.nodes.iter().filter_map(|node| node.address));
         new.handle_topology(map, now);

@@ -53,6 +53,7 @@ pub enum Kind {
     /// The same by the script's name.
     EvalSha(u8),
     Wait,
+    WaitAof,
     Ping,
     Echo,
     Hello(u8),
@@ -182,6 +183,8 @@ pub struct History {
     /// When nodes ran WATCH, last.
     pub watches: BTreeMap<u32, u64>,
     pub now_us: u64,
+    /// What nodes said to WAITAOF.
+    pub told_synced: BTreeMap<u32, Vec<[u64; 2]>>,
     /// The node that runs something now, and how far it has written.
     pub written: (usize, u64),
     /// EVALSHA of scripts that the proxy must know.
@@ -312,14 +315,12 @@ impl History {
         ran.push(place);
     }
 
-    /// Of two that write the same key the elder runs first, whatever was refused; but for a script
-    /// that its node has not got.
+    /// Of two that write the same key the elder runs first, whatever was refused.
     fn check_key_order(&mut self, id: u32, key: Vec<u8>) {
         let request = &self.requests[id as usize];
         let (client, slot) = (request.client, slot_of(&key));
-        let by_name = matches!(request.kind, Kind::EvalSha(_));
         let ran = self.key_order.entry((client, key)).or_default();
-        let passed = ran.iter().filter(|&&younger| younger > id && !by_name);
+        let passed = ran.iter().filter(|&&younger| younger > id);
         self.inversions.extend(passed.map(|&younger| (id, younger, slot)));
         ran.push(id);
     }
@@ -327,6 +328,11 @@ impl History {
     /// Whether a younger request of its client and slot was sent before the proxy knew that this one
     /// had been refused: one that may have run before it.
     pub fn may_be_overtaken(&self, id: u32) -> bool {
+        self.may_be_overtaken_by(id, |_| true)
+    }
+
+    /// The same by one of some kinds.
+    pub fn may_be_overtaken_by(&self, id: u32, may: impl Fn(Kind) -> bool) -> bool {
         let request = &self.requests[id as usize];
         // Nodes cannot tell whose it was that they refused.
         let nameless = request.refusals.is_empty() && !carries_number(request.kind);
@@ -340,6 +346,7 @@ impl History {
             };
             let shares = || request.keys.iter().any(|key| has(slot_of(key)));
             other.client == request.client
+                && may(other.kind)
                 && (other.writes() || request.writes())
                 && (request.refusals.iter().any(ahead)
                     || (nameless && other.delivered.is_some() && shares()))

@@ -17,6 +17,7 @@ mod history;
 mod identity;
 mod item;
 mod messages;
+mod monitor;
 mod network;
 mod nodes;
 mod parameters;
@@ -27,6 +28,7 @@ mod replication;
 mod scenarios;
 mod scripts;
 mod serve;
+mod synced;
 mod topology;
 mod transactions;
 mod walk;
@@ -58,6 +60,7 @@ struct Report {
     walks: u64,
     heard: u64,
     judged: u64,
+    lines: u64,
     by_name: u64,
     unknown: u64,
     waits: u64,
@@ -78,6 +81,7 @@ impl Report {
         self.walks += other.walks;
         self.heard += other.heard;
         self.judged += other.judged;
+        self.lines += other.lines;
         self.by_name += other.by_name;
         self.unknown += other.unknown;
         self.waits += other.waits;
@@ -93,6 +97,7 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         world.add_client(requests, false);
     }
     world.add_ears();
+    world.add_watchers();
     world.at(parameters.map_first_us + 1, Event::Errand(Errand::Periodic));
     let learn_us = parameters.map_first_us + 10_000;
     world.at(learn_us, Event::Errand(Errand::Learn));
@@ -117,6 +122,7 @@ fn run(world: &mut World) -> Result<Report, Violation> {
         walks: world.history.walks,
         heard: world.messages.heard,
         judged: world.messages.judged,
+        lines: world.shown.lines,
         by_name: world.history.by_name,
         unknown: world.history.unknown,
         waits: world.history.waits,
@@ -487,6 +493,36 @@ fn planted_script_that_is_not_loaded_again_is_found() {
 #[test]
 fn planted_repeat_of_a_script_that_ran_is_found() {
     check_found(Plant::RunAndDeny, &["at most once"]);
+}
+
+#[test]
+fn planted_line_of_another_pool_is_found() {
+    check_found(Plant::ForeignLines, &["monitor"]);
+}
+
+#[test]
+fn planted_reply_between_lines_is_found() {
+    check_found(Plant::MixReplies, &["monitor"]);
+}
+
+#[test]
+fn planted_lines_without_limit_are_found() {
+    check_found(Plant::KeepLines, &["monitor"]);
+}
+
+#[test]
+fn planted_waitaof_without_a_write_before_it_is_found() {
+    check_found(Plant::SkipEmptyWrite, &["waitaof"]);
+}
+
+#[test]
+fn planted_count_of_more_synced_files_than_nodes_said_is_found() {
+    check_found(Plant::CountMore, &["waitaof"]);
+}
+
+#[test]
+fn planted_run_of_a_missing_script_after_a_younger_one_is_found() {
+    check_found(Plant::PassUnknown, &["order"]);
 }
 
 #[test]

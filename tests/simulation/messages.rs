@@ -301,6 +301,7 @@ impl World {
             }
         }
         self.clients[client].ear = Some(ear);
+        self.note_asked(client, &bytes);
         if let Some(socket) = self.clients[client].socket
             && !bytes.is_empty()
         {

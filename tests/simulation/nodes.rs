@@ -62,6 +62,10 @@ pub struct Cluster {
     pub slotted: bool,
     /// How late replicas are.
     pub lag_us: u64,
+    /// How often files are synced.
+    pub sync_us: u64,
+    /// All scripts that nodes ever had, for `Plant::PassUnknown`.
+    pub bodies: BTreeMap<String, Vec<u8>>,
     /// A mistake that nodes make now and then, as a wrong proxy would make it look.
     pub plant: Plant,
     pub now_us: u64,
@@ -152,6 +156,8 @@ impl Cluster {
             nat,
             slotted: false,
             lag_us: 0,
+            sync_us: 1,
+            bodies: BTreeMap::new(),
             plant: Plant::Nothing,
             now_us: 0,
         }
@@ -457,6 +463,7 @@ impl Cluster {
             }
             b"RPUSH" => push(data, args, id, answer),
             b"BLPOP" => self.pop(node, args, answer),
+            b"FUNCTION" => answer.reply = self.restore_functions(node, args),
             b"DBSIZE" => answer.reply = format!(":{}\r\n", data.len()).into_bytes(),
             b"SCRIPT" | b"EVAL" | b"EVALSHA" => self.run_script(node, name, args, null, answer),
             _ => {

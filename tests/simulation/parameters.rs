@@ -57,6 +57,8 @@ pub struct Parameters {
     pub selects: u32,
     /// How late replicas are.
     pub lag_us: u64,
+    /// How often nodes sync their files.
+    pub sync_us: u64,
     pub loading_ms: u64,
     pub down_ms: u64,
     pub moves_ms: u64,
@@ -94,6 +96,8 @@ pub struct Parameters {
     pub chaos_ms: u64,
     /// Clients that listen; half as many publish.
     pub ears: u64,
+    /// Clients that watch what others ask.
+    pub watchers: u64,
     pub proxy: Knobs,
 }
 
@@ -117,6 +121,8 @@ pub struct Knobs {
     pub split: bool,
     /// Keys from which on a slot is walked in pieces.
     pub walk_whole_max: u32,
+    /// Bytes that may wait for who watches by MONITOR, and for who listens.
+    pub line_limit: usize,
 }
 
 impl Parameters {
@@ -138,6 +144,12 @@ impl Parameters {
         drawn.memory_ms = mean_or_never(r, 400, 5..=500);
         drawn.handover_ms = mean_or_never(r, 350, 20..=1_500);
         drawn.selects = sometimes(r, 300, 20..=400);
+        drawn.sync_us = 1 + r.skewed(400_000);
+        drawn.watchers = if r.chance(200) { r.range(1..=2) } else { 0 };
+        // Who listens is closed at the same limit.
+        if drawn.watchers > 0 && r.chance(700) {
+            (drawn.ears, drawn.proxy.line_limit) = (0, 400 + r.skewed(6_000) as usize);
+        }
         drawn
     }
 
@@ -170,11 +182,9 @@ impl Parameters {
         self.failover_ms = r.range(20..=200);
         self.script_flush_ms = r.range(1..=50);
         self.memory_ms = r.pick(&[0, 3]);
-        self.ears = r.range(0..=4);
+        self.ears = if self.lines_are_many() { 0 } else { r.range(0..=4) };
         self.proxy.client_requests_max = r.range(1..=8) as u32;
         self.proxy.fence_lanes = 1;
-        // What goes to and fro so fast cannot be walked in pieces (`proxy::walk` says so).
-        self.proxy.walk_whole_max = 16_384;
     }
 
     fn press_faults(&mut self, r: &mut Random) {
@@ -307,6 +317,7 @@ impl Parameters {
             private_backends_max: if roomy { 256 } else { r.range(1..=4) as usize },
             split: r.chance(900),
             walk_whole_max: if r.chance(500) { 16_384 } else { 1 + r.skewed(10) as u32 },
+            line_limit: ROOMY_LINES,
         };
     }
 
@@ -329,6 +340,7 @@ impl Parameters {
             split_writes: knobs.split,
             walk_whole_max: knobs.walk_whole_max,
             walk_whole_max_old: knobs.walk_whole_max.into(),
+            pubsub_output_limit: knobs.line_limit,
             ..Settings::default()
         }
     }
@@ -339,11 +351,19 @@ impl Parameters {
         6 * (self.proxy.request_timeout_ms + self.proxy.connect_timeout_ms) + 15_000
     }
 
+    /// Lines of MONITOR may be too many for who reads them.
+    pub fn lines_are_many(&self) -> bool {
+        self.proxy.line_limit < ROOMY_LINES
+    }
+
     /// Something may end a client's connection although it did nothing wrong.
     pub fn closes_innocents(&self) -> bool {
         self.proxy.client_output_limit < 64 << 20 || self.proxy.client_query_limit < 1 << 30
     }
 }
+
+/// As by default.
+const ROOMY_LINES: usize = 32 << 20;
 
 pub const PASSWORD: &[u8] = b"p4ss of the nodes";
 

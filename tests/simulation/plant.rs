@@ -3,8 +3,10 @@
 //!
 //! Not here: mistakes inside `src/proxy` itself, which no driver can imitate.
 
+use ringway::cluster::slot_of;
 use ringway::proxy::{Conn, Socket};
 
+use crate::item;
 use crate::network::{Inbound, completion_of};
 use crate::nodes::Mood;
 use crate::world::World;
@@ -52,10 +54,23 @@ pub enum Plant {
     MissKeys,
     /// Replicas count that have not confirmed: as if WAIT did not look how far they have come.
     BelieveWritten,
+    /// WAITAOF is asked without a write before it: the node waits for nothing.
+    SkipEmptyWrite,
+    /// Its answer counts more than nodes have said.
+    CountMore,
+    /// Who watches by MONITOR is shown what clients of another pool ask.
+    ForeignLines,
+    /// It gets a reply of somebody else's between two lines.
+    MixReplies,
+    /// Lines are kept for it without a limit.
+    KeepLines,
     /// A script is not loaded before what failed for want of it is repeated.
     ForgetLoaded,
     /// What has run is taken for a script that was not there, and repeated.
     RunAndDeny,
+    /// A script that was not there runs after the younger one that was behind it: as if it had been
+    /// loaded and repeated whatever has run meanwhile.
+    PassUnknown,
     /// A script's second frame passes for its reply: as if there were no fence.
     PassSecond,
     /// Null of the other protocol: as if the wrong backend had been asked.
@@ -129,7 +144,15 @@ impl World {
         }
     }
 
-    pub fn plant_swap(&mut self, commands: &mut [Vec<Vec<u8>>]) -> Vec<usize> {
+    /// Returns the places whose replies are to be swapped again.
+    pub fn plant_swap(
+        &mut self,
+        link: usize,
+        commands: &mut [Vec<Vec<u8>>],
+    ) -> Vec<(usize, usize)> {
+        if self.plant == Plant::PassUnknown {
+            return self.plant_pass_unknown(link, commands);
+        }
         let mut swapped = Vec::new();
         if self.plant != Plant::SwapWrites {
             return swapped;
@@ -140,10 +163,41 @@ impl World {
             let is_set = |n: usize| name(n) == b"SET" && !commands[n][1].contains(&b's');
             if is_set(at) && is_set(at + 1) && self.random.chance(300) {
                 commands.swap(at, at + 1);
-                swapped.push(at);
+                swapped.push((at, at + 1));
                 at += 1;
             }
             at += 1;
+        }
+        swapped
+    }
+
+    /// The node refuses it, as the proxy is told; what the proxy makes of that is done here.
+    fn plant_pass_unknown(
+        &mut self,
+        link: usize,
+        commands: &mut [Vec<Vec<u8>>],
+    ) -> Vec<(usize, usize)> {
+        let (node, mut swapped) = (self.links[link].node, Vec::new());
+        // Each is followed by the fence's number.
+        for at in 0..commands.len().saturating_sub(3) {
+            let [elder, _, younger, _] = &commands[at..at + 4] else { continue };
+            let by_name = elder[0].eq_ignore_ascii_case(b"EVALSHA") && elder.len() > 4;
+            let scripts = by_name && younger[0].to_ascii_uppercase().starts_with(b"EVAL");
+            if !scripts || younger.len() < 5 || elder[3] != younger[3] {
+                continue;
+            }
+            let name = String::from_utf8_lossy(&elder[1]).to_ascii_lowercase();
+            let body = self.cluster.bodies.get(&name).cloned();
+            let missing = !self.cluster.nodes[node].scripts.contains_key(&name);
+            let (Some(body), Some(id)) = (body.filter(|_| missing), item::mark(&elder[4])) else {
+                continue;
+            };
+            let number = self.history.refused(id, slot_of(&elder[3]), link);
+            self.history.refusal_read(id, number, self.turns);
+            self.cluster.nodes[node].scripts.insert(name, body);
+            commands.swap(at, at + 2);
+            swapped.push((at, at + 2));
+            break;
         }
         swapped
     }

@@ -1,9 +1,9 @@
 //! WAIT in the model: how far nodes have written, how late their replicas are, and the checker *wait*:
 //! as many replicas as WAIT said have all that its client was told to be done before.
 //!
-//! Not here: fail-overs (`chaos`), which lose nothing.
+//! Not here: fail-overs (`chaos`), which lose nothing; WAITAOF (`synced`).
 
-use crate::history::{Kind, Outcome};
+use crate::history::{Kind, Outcome, Run};
 use crate::item;
 use crate::nodes::{Cluster, bulk};
 use crate::plant::Plant;
@@ -38,7 +38,7 @@ impl Stream {
         self.since_us = now_us;
     }
 
-    fn at(&self, us: u64) -> u64 {
+    pub fn at(&self, us: u64) -> u64 {
         let later = self.log.partition_point(|of| of.0 <= us);
         later.checked_sub(1).map_or(0, |place| self.log[place].1)
     }
@@ -68,8 +68,23 @@ impl World {
         vec![b"WAIT".to_vec(), replicas.into_bytes(), timeout.as_bytes().to_vec()]
     }
 
-    /// A node is at a WAIT: it asks its replicas, and goes on when the time is over.
-    pub fn begin_wait(&mut self, link: usize, args: &[Vec<u8>]) {
+    /// A node is at a WAIT or a WAITAOF. `None`: it waits; else what it says at once.
+    pub fn begin_wait(&mut self, link: usize, args: &[Vec<u8>]) -> Option<Vec<u8>> {
+        match args[0].as_slice() {
+            b"WAITAOF" => {
+                let reply = self.begin_synced(link, args)?;
+                self.links[link].written += reply.len() as u64;
+                Some(reply)
+            }
+            _ => {
+                self.begin_wait_for_replicas(link, args);
+                None
+            }
+        }
+    }
+
+    /// It asks its replicas, and goes on when the time is over.
+    fn begin_wait_for_replicas(&mut self, link: usize, args: &[Vec<u8>]) {
         let ms: u64 = String::from_utf8_lossy(&args[2]).parse().unwrap_or(0);
         if ms == 0 || args[1] == b"0" {
             self.history.violate("wait", format!("a node waits for ever, or for none: {args:?}"));
@@ -83,7 +98,10 @@ impl World {
 
     pub fn end_wait(&mut self, link: usize) -> Vec<u8> {
         self.links[link].waits_until = None;
-        let reply = b":0\r\n".to_vec();
+        let reply = match self.links[link].waits_by.is_empty() {
+            true => b":0\r\n".to_vec(),
+            false => self.end_synced(link),
+        };
         self.links[link].written += reply.len() as u64;
         reply
     }
@@ -97,31 +115,40 @@ impl World {
         let own = requests.iter().filter(|of| of.client == request.client);
         let done = own.filter(|of| of.outcome == Outcome::Done).flat_map(|of| &of.runs);
         let done = done.filter(|run| item::mark(&run.key).is_none());
-        let first = self.parameters.primaries * (1 + self.parameters.replicas);
-        // Nodes without slots are not asked; those that were something else have been given it whole.
         let missing = done.into_iter().find(|run| {
             let (node, far) = run.written;
             let stream = &self.cluster.nodes[node].stream;
-            let is_primary = self.cluster.truth.members[node].primary.is_none();
-            let same = is_primary && node < first && stream.since_us <= run.us;
             let applied = stream.applied(self.now_us, self.cluster.lag_us);
-            // One that has left the cluster since has what it has.
-            let members = &self.cluster.truth.members;
-            let replicas = members.iter().filter(|of| of.primary == Some(node)).count();
-            let have = if applied >= far { replicas } else { 0 };
-            same && (have as i64) < said
+            let have = if applied >= far { self.replicas_of(node) } else { 0 };
+            self.is_still_the_same(run) && (have as i64) < said
         });
         if let Some(run) = missing {
             let text = format!("WAIT {id} said {said}, but the replicas lack {run:?}");
             self.history.violate("wait", text);
         }
     }
+
+    /// Whether the node at which something ran is what it was. Nodes without slots are not asked;
+    /// those that were something else have been given it whole.
+    pub fn is_still_the_same(&self, run: &Run) -> bool {
+        let first = self.parameters.primaries * (1 + self.parameters.replicas);
+        let node = run.written.0;
+        let is_primary = self.cluster.truth.members[node].primary.is_none();
+        is_primary && node < first && self.cluster.nodes[node].stream.since_us <= run.us
+    }
+
+    /// One that has left the cluster since has what it has.
+    pub fn replicas_of(&self, node: usize) -> usize {
+        let members = &self.cluster.truth.members;
+        members.iter().filter(|of| of.primary == Some(node)).count()
+    }
 }
 
 impl Cluster {
-    fn replicas_of(&self, node: usize) -> Vec<usize> {
+    pub fn replicas_alive(&self, node: usize) -> Vec<usize> {
         let members = self.truth.members.iter().enumerate();
-        members.filter(|(_, of)| of.known && of.primary == Some(node)).map(|(n, _)| n).collect()
+        let own = members.filter(|(_, of)| of.known && of.primary == Some(node));
+        own.map(|(replica, _)| replica).filter(|&replica| self.nodes[replica].alive).collect()
     }
 
     /// INFO replication.
@@ -135,8 +162,7 @@ impl Cluster {
         let is_replica = self.truth.members[node].primary.is_some();
         let role = if is_replica { "slave" } else { "master" };
         let mut text = format!("# Replication\r\nrole:{role}\r\n");
-        let alive = self.replicas_of(node).into_iter().filter(|&n| self.nodes[n].alive);
-        for (place, replica) in alive.enumerate() {
+        for (place, replica) in self.replicas_alive(node).into_iter().enumerate() {
             let ip = self.truth.members[replica].address.ip();
             text += &format!(
                 "slave{place}:ip={ip},port=7000,state=online,offset={confirmed},lag=0\r\n"

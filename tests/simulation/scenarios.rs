@@ -1834,6 +1834,106 @@ fn redirect_of_a_script_whose_key_a_later_script_has_written_is_not_followed_any
     assert!(!rig.sent.iter().any(|of| of.1.contains("EVAL")), "{:?}", rig.sent);
 }
 
+/// The proxy has seen script `x` run at the first node, and all has come back. The lane there.
+fn lane_where_x_has_run(rig: &mut Rig, client: u32) -> u32 {
+    rig.ask(client, &format!("EVAL x 1 {}", key("first", true)));
+    rig.let_in(true);
+    let lane = rig.backend_of(1);
+    let nonce = Rig::nonce(&rig.told(Conn::Backend(lane)));
+    rig.answer(lane, &format!(":1 {nonce}"));
+    rig.told(Conn::Client(client));
+    lane
+}
+
+/// What the lane was sent since, and the numbers that it waits for.
+fn sent_to(rig: &mut Rig, lane: u32) -> (String, Vec<String>) {
+    let told = rig.told(Conn::Backend(lane));
+    let nonces = told.split(' ').filter(|word| word.len() == 32).map(str::to_owned).collect();
+    (told, nonces)
+}
+
+const MISSING: &str = "-NOSCRIPT_No_matching_script.";
+
+#[test]
+fn script_that_is_missing_and_whose_key_a_later_one_has_written_is_not_run_any_more() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let client = rig.client();
+    let lane = lane_where_x_has_run(&mut rig, client);
+    let (one, name) = (key("a", true), crate::scripts::name(b"x"));
+    let lines = [format!("EVALSHA {name} 1 {one}"), format!("EVAL y 1 {one}")];
+    asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
+    let (told, nonces) = sent_to(&mut rig, lane);
+    assert_eq!(nonces.len(), 2, "both are under way: {told}");
+    rig.answer(lane, &format!("{MISSING} $32 {} ", nonces[0]));
+    rig.pass(20);
+    assert_eq!(sent_to(&mut rig, lane).0, "", "nothing is known of the second yet");
+    rig.answer(lane, &format!(":2 $32 {} ", nonces[1]));
+    rig.pass(50);
+    assert_eq!(rig.told(Conn::Client(client)), "-NOSCRIPT No matching script. :2 ");
+    assert_eq!(sent_to(&mut rig, lane).0, "", "it does not run after the later one");
+}
+
+#[test]
+fn script_that_is_missing_is_loaded_and_run_though_a_later_one_of_another_key_has_run() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let client = rig.client();
+    let lane = lane_where_x_has_run(&mut rig, client);
+    let name = crate::scripts::name(b"x");
+    let lines =
+        [format!("EVALSHA {name} 1 {}", key("a", true)), format!("EVAL y 1 {}", key("b", true))];
+    asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
+    let (_, nonces) = sent_to(&mut rig, lane);
+    rig.answer(lane, &format!("{MISSING} $32 {} :2 $32 {} ", nonces[0], nonces[1]));
+    rig.pass(20);
+    let (told, nonces) = sent_to(&mut rig, lane);
+    assert!(told.contains("LOAD") && told.contains("EVALSHA"), "{told}");
+    rig.answer(lane, &format!("+sha :1 $32 {} ", nonces[0]));
+    assert_eq!(rig.told(Conn::Client(client)), ":1 :2 ");
+}
+
+#[test]
+fn scripts_that_are_missing_are_loaded_and_run_in_their_order() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let client = rig.client();
+    let lane = lane_where_x_has_run(&mut rig, client);
+    let (one, name) = (key("a", true), crate::scripts::name(b"x"));
+    let lines = ["1st", "2nd", "3rd"].map(|word| format!("EVALSHA {name} 1 {one} {word}"));
+    asked_at_once(&mut rig, client, &[&lines[0], &lines[1], &lines[2]]);
+    let (_, nonces) = sent_to(&mut rig, lane);
+    let all: String = nonces.iter().map(|nonce| format!("{MISSING} $32 {nonce} ")).collect();
+    rig.answer(lane, &all);
+    let mut seen = String::new();
+    for _ in 0..3 {
+        rig.pass(20);
+        let (told, nonces) = sent_to(&mut rig, lane);
+        seen += &told;
+        let answers: String = nonces.iter().map(|of| format!("+sha :7 $32 {of} ")).collect();
+        if !answers.is_empty() {
+            rig.answer(lane, &answers);
+        }
+    }
+    let places = ["1st", "2nd", "3rd"].map(|word| seen.find(word));
+    assert!(places.is_sorted() && places[0].is_some(), "{seen}");
+    assert_eq!(rig.told(Conn::Client(client)), ":7 :7 :7 ");
+}
+
+#[test]
+fn script_that_is_missing_is_not_run_after_a_later_one_that_wrote_and_says_it_was_refused() {
+    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
+    let client = rig.client();
+    let lane = lane_where_x_has_run(&mut rig, client);
+    let (one, name) = (key("a", true), crate::scripts::name(b"x"));
+    let lines = [format!("EVALSHA {name} 1 {one}"), format!("EVAL y 1 {one}")];
+    asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
+    let (_, nonces) = sent_to(&mut rig, lane);
+    let said = "-LOADING_said_a_script";
+    rig.answer(lane, &format!("{MISSING} $32 {} {said} $32 {} ", nonces[0], nonces[1]));
+    rig.pass(50);
+    let told = rig.told(Conn::Client(client));
+    assert_eq!(told, "-NOSCRIPT No matching script. -LOADING said a script ");
+    assert_eq!(sent_to(&mut rig, lane).0, "");
+}
+
 #[test]
 fn redirected_request_that_waits_for_a_younger_one_too_long_is_told_of_the_time() {
     let mut rig = Rig::new(Settings { request_timeout_ms: 1_000, ..Settings::default() });

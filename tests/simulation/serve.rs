@@ -37,8 +37,13 @@ pub struct Link {
     /// The last write that it was asked for, for `Plant::ResendLost`.
     pub last_write: Vec<Vec<u8>>,
     pub blocked: Option<crate::blocking::Blocked>,
-    /// When the WAIT that it is at will be over.
+    /// When the WAIT or WAITAOF that it is at will be over.
     pub waits_until: Option<u64>,
+    /// The words of that WAITAOF.
+    pub waits_by: Vec<Vec<u8>>,
+    /// Its last write: how far the node has written with it, and when.
+    pub far: u64,
+    pub wrote_us: u64,
     /// It has been asked to pop.
     pub pops: bool,
     /// The proxy has closed it.
@@ -93,6 +98,9 @@ impl World {
             last_write: Vec::new(),
             blocked: None,
             waits_until: None,
+            waits_by: Vec::new(),
+            far: 0,
+            wrote_us: 0,
             pops: false,
             ended: false,
         });
@@ -201,16 +209,19 @@ impl World {
         let most = 1 + self.random.skewed(63) as usize;
         let mut commands = self.take_commands(link, most);
         let more = commands.len() == most;
-        let swapped = self.plant_swap(&mut commands);
+        let swapped = self.plant_swap(link, &mut commands);
         let before = replies.len();
         let mut commands = commands.into_iter();
         for args in commands.by_ref() {
             if self.links[link].blocked.is_some() {
                 self.history.violate("garbage", format!("behind what blocks came {args:?}"));
             }
-            if args[0] == b"WAIT" {
-                self.begin_wait(link, &args);
-                break;
+            if args[0].starts_with(b"WAIT") {
+                match self.begin_wait(link, &args) {
+                    Some(reply) => replies.push(reply),
+                    None => break,
+                }
+                continue;
             }
             let reply = self.run(link, &args);
             replies.push(reply);
@@ -218,9 +229,9 @@ impl World {
         // What is behind a WAIT is looked at later.
         let rest: Vec<u8> = commands.flat_map(|args| encode_words(&args)).collect();
         self.links[link].input.splice(..0, rest);
-        for at in swapped {
-            if before + at + 1 < replies.len() {
-                replies.swap(before + at, before + at + 1);
+        for (one, other) in swapped {
+            if before + other < replies.len() {
+                replies.swap(before + one, before + other);
             }
         }
         self.plant_replies(&mut replies);
@@ -303,8 +314,7 @@ impl World {
         self.history.now_us = now_us;
         let login = &mut self.links[link].login;
         let mut answer = self.cluster.execute(node, login, args, mood, now_us);
-        let stream = &mut self.cluster.nodes[node].stream;
-        self.history.written = (node, stream.write(!answer.changed.is_empty(), now_us));
+        self.count_write(link, args, &answer);
         let shown = || {
             let words: Vec<_> = args.iter().map(|word| text_of(word, 40)).collect();
             format!("node {node} link {link} runs {words:?} -> {}", text_of(&answer.reply, 80))
@@ -357,6 +367,19 @@ impl World {
 }
 
 impl World {
+    /// How far the node has written with this.
+    fn count_write(&mut self, link: usize, args: &[Vec<u8>], answer: &Answer) {
+        let (node, now_us) = (self.links[link].node, self.now_us);
+        let restored = args[0] == b"FUNCTION" && answer.reply.first() == Some(&b'+');
+        let restored = restored && self.plant != Plant::SkipEmptyWrite;
+        let writes = restored || !answer.changed.is_empty();
+        let stream = &mut self.cluster.nodes[node].stream;
+        self.history.written = (node, stream.write(writes, now_us));
+        if writes {
+            (self.links[link].far, self.links[link].wrote_us) = (self.history.written.1, now_us);
+        }
+    }
+
     /// Where in the stream a reply ends, and whose refusal it is.
     fn count_reply(&mut self, link: usize, answer: &Answer) {
         let this = &mut self.links[link];
@@ -382,7 +405,7 @@ impl World {
 
 /// One whole request in canonical form, and its length.
 #[allow(clippy::type_complexity, reason = "words and a length")]
-fn parse(bytes: &[u8]) -> Result<Option<(Vec<Vec<u8>>, usize)>, ()> {
+pub fn parse(bytes: &[u8]) -> Result<Option<(Vec<Vec<u8>>, usize)>, ()> {
     let line = |at: usize, kind: u8| -> Result<Option<(usize, usize)>, ()> {
         let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) else { return Ok(None) };
         if rest[0] != kind {

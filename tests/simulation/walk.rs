@@ -22,6 +22,7 @@ pub struct Walk {
     /// Only keys of this tag.
     tag: Option<Vec<u8>>,
     began: u64,
+    began_us: u64,
     steps: u32,
     found: BTreeSet<Vec<u8>>,
     /// A step is under way.
@@ -43,6 +44,7 @@ impl World {
                 cursor: 0,
                 tag: (!whole).then_some(tag),
                 began: self.history.tick,
+                began_us: self.now_us,
                 steps: 0,
                 found: BTreeSet::new(),
                 asked: false,
@@ -114,13 +116,58 @@ impl World {
     }
 }
 
+/// How keys went from node to node.
+#[derive(Default)]
+pub struct Journeys {
+    departures: Vec<Departure>,
+    /// When a key arrived where.
+    arrivals: BTreeMap<Vec<u8>, Vec<(u64, usize)>>,
+}
+
+/// A slot begins to leave a node.
+struct Departure {
+    slot: u16,
+    from: usize,
+    began_us: u64,
+    /// `u64::MAX` before it has left, or the migration was given up.
+    ended_us: u64,
+}
+
+impl Journeys {
+    pub fn departs(&mut self, slot: u16, from: usize, now_us: u64) {
+        let ended_us = u64::MAX;
+        self.departures.push(Departure { slot, from, began_us: now_us, ended_us });
+    }
+
+    pub fn is_gone(&mut self, slot: u16, now_us: u64) {
+        if let Some(last) = self.departures.iter_mut().rev().find(|of| of.slot == slot) {
+            last.ended_us = now_us;
+        }
+    }
+
+    pub fn arrives(&mut self, key: &[u8], at: usize, now_us: u64) {
+        self.arrivals.entry(key.to_vec()).or_default().push((now_us, at));
+    }
+
+    /// Whether a key, since then, has come to a node that its slot was leaving or had left since
+    /// then, and its slot has begun to leave that node once more.
+    fn came_back(&self, key: &[u8], since_us: u64) -> bool {
+        let slot = slot_of(key);
+        let arrivals = self.arrivals.get(key).into_iter().flatten();
+        arrivals.filter(|arrival| arrival.0 >= since_us).any(|&(at_us, node)| {
+            let of_node = || self.departures.iter().filter(|of| (of.slot, of.from) == (slot, node));
+            of_node().any(|of| of.began_us <= at_us && of.ended_us >= since_us)
+                && of_node().any(|of| of.began_us >= at_us)
+        })
+    }
+}
+
 impl World {
-    /// A slot that is walked in pieces may give up its migration between two steps and begin it
-    /// again: nobody can see that from outside.
+    /// A slot that is walked in pieces may leave, come back and leave again between two steps, and
+    /// this key with it: nobody can see that from outside.
     fn came_back(&self, key: &[u8], walk: &Walk) -> bool {
         let in_pieces = self.parameters.proxy.walk_whole_max < 16_384;
-        let slot = slot_of(key);
-        in_pieces && self.aborts.iter().any(|abort| abort.0 == slot && abort.1 >= walk.began)
+        in_pieces && self.journeys.came_back(key, walk.began_us)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::databases;
 use crate::history::{Kind, Outcome};
 use crate::item::{item, mark};
 use crate::messages::Ear;
+use crate::monitor::Watcher;
 use crate::network::{Completion, Peer};
 use crate::nodes::bulk;
 use crate::serve::text_of;
@@ -80,6 +81,8 @@ pub struct Client {
     pub scripts: Vec<(u8, String)>,
     /// It listens or publishes, and does nothing else.
     pub ear: Option<Box<Ear>>,
+    /// It watches what others ask.
+    pub watcher: Option<Box<Watcher>>,
 }
 
 /// Bytes that a client's kernel takes while the client does not read.
@@ -116,6 +119,10 @@ impl Client {
     /// All that comes, as it comes.
     pub fn reads_all(&self) -> bool {
         !self.never_reads && !self.slow
+    }
+
+    pub fn read_nothing(&mut self) {
+        (self.never_reads, self.reading) = (true, false);
     }
 
     pub fn ask_no_more(&mut self) {
@@ -156,6 +163,9 @@ impl World {
         }
         if self.clients[client].ear.is_some() {
             return self.ear_acts(client);
+        }
+        if self.clients[client].watcher.is_some() {
+            return self.watcher_acts(client);
         }
         if self.clients[client].slow {
             let reading = self.random.chance(400) || self.healed;
@@ -216,6 +226,7 @@ impl World {
             self.clients[client].left -= 1;
             self.ask(client, &mut bytes);
         }
+        self.note_asked(client, &bytes);
         let this = &mut self.clients[client];
         let Some(socket) = this.socket else { return };
         this.written += bytes.len() as u64;
@@ -271,7 +282,8 @@ impl World {
     pub fn blocks_for_us(&self, client: usize) -> u64 {
         let kind = |&&id: &&u32| self.history.requests[id as usize].kind;
         let outstanding = self.clients[client].outstanding.iter();
-        let blocks = outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait));
+        let blocks =
+            outstanding.filter(|id| matches!(kind(id), Kind::BlPop | Kind::Wait | Kind::WaitAof));
         blocks.count() as u64 * 2_600_000
     }
 
@@ -367,6 +379,9 @@ impl World {
         if self.clients[client].ear.is_some() {
             return self.ear_hears(client, raw, value);
         }
+        if self.clients[client].watcher.is_some() {
+            return self.watcher_hears(client, raw);
+        }
         let Some(id) = self.clients[client].outstanding.pop_front() else {
             let text = format!("client {client} got a reply too many: {:?}", text_of(raw, 200));
             return self.history.violate("one reply", text);
@@ -381,9 +396,11 @@ impl World {
             mapped: self.first_map_us.is_some_and(|at| at < issued_us),
             split: self.parameters.proxy.split,
             hostile: self.clients[client].hostile || self.parameters.forget_ms > 0,
+            fails_over: self.parameters.failover_ms > 0 && !self.healed_before(issued_us),
         };
         self.history.judge(id, raw, value, &around);
         self.check_wait(id, value);
+        self.check_synced(id, value);
         if let Kind::Select(database) = self.history.requests[id as usize].kind {
             self.clients[client].selecting = false;
             if raw == b"+OK\r\n" {
@@ -447,6 +464,7 @@ impl World {
             || self.drained
             // Who subscribes cannot be given to the next process.
             || (this.ear.is_some() && (!self.parameters.calm || self.newest > 0))
+            || (this.watcher.is_some() && (self.parameters.lines_are_many() || self.newest > 0))
             || self.may_be_torn(client);
         if !reason {
             self.history.violate("close", format!("client {client} was closed for no reason"));
@@ -481,7 +499,9 @@ impl World {
         if kind == Kind::Exec {
             return self.ask_transaction(client, bytes);
         }
-        if matches!(kind, Kind::BlPop | Kind::Wait) && self.clients[client].half_closes {
+        if matches!(kind, Kind::BlPop | Kind::Wait | Kind::WaitAof)
+            && self.clients[client].half_closes
+        {
             // What blocks ends with the client's side.
             kind = Kind::Ping;
         }
@@ -573,6 +593,7 @@ impl World {
             (Kind::Scan, 6),
             (Kind::EvalSha(script % 3), 4),
             (Kind::Wait, 2),
+            (Kind::WaitAof, 2),
         ];
         if self.random.chance(3) {
             return last;
@@ -650,6 +671,7 @@ impl World {
             Kind::ScriptLoad => vec![word("SCRIPT"), word("LOAD"), crate::scripts::body(id)],
             Kind::EvalSha(_) => self.script_words(client, id, tag),
             Kind::Wait => self.wait_words(id),
+            Kind::WaitAof => self.synced_words(id),
             Kind::Select(database) => vec![word("SELECT"), word(&database.to_string())],
             Kind::Reset => vec![word("RESET")],
             Kind::ReplyOn => ["client", "reply", "on"].map(word).to_vec(),

@@ -17,6 +17,7 @@ use crate::handover::{Former, addresses_of};
 use crate::history::History;
 use crate::identity::identity;
 use crate::messages::Messages;
+use crate::monitor::Shown;
 use crate::network::{Completion, Entry, Inbound, Peer};
 use crate::nodes::Cluster;
 use crate::parameters::Parameters;
@@ -24,6 +25,7 @@ use crate::plant::Plant;
 use crate::random::Random;
 use crate::serve::Link;
 use crate::topology::{Errand, TopologyThread};
+use crate::walk::Journeys;
 use crate::workload::Client;
 
 #[derive(Debug)]
@@ -107,8 +109,10 @@ pub struct World {
     pub topology: TopologyThread,
     pub history: History,
     pub messages: Messages,
-    /// Ticks at which a migration was given up.
-    pub aborts: Vec<(u16, u64)>,
+    /// To those who watch by MONITOR.
+    pub shown: Shown,
+    /// Of keys, from node to node.
+    pub journeys: Journeys,
     /// Addresses that a map given to the proxy has named.
     pub named: BTreeSet<SocketAddr>,
     pub first_map_us: Option<u64>,
@@ -147,20 +151,30 @@ const EMPTY_TURNS_MAX: u32 = 400;
 pub const FRONT_PASSWORD: &[u8] = b"front";
 
 /// A process's proxy as it starts.
-pub fn new_proxy(parameters: &Parameters, seed: [u64; 4], first_client_id: u64) -> Proxy {
+pub fn new_proxy(
+    parameters: &Parameters,
+    plant: Plant,
+    seed: [u64; 4],
+    first_client_id: u64,
+) -> Proxy {
     let mut who = identity();
+    who.admin_user = (parameters.watchers > 0).then(|| "default".into());
     if parameters.login {
         let (name, password) = ("default".into(), Some(FRONT_PASSWORD.into()));
         who.users = vec![User { name, password }];
     }
-    Proxy::new(parameters.settings(), Arc::new(who), seed, first_client_id, 1)
+    let mut settings = parameters.settings();
+    if plant == Plant::KeepLines {
+        settings.pubsub_output_limit = 1 << 30;
+    }
+    Proxy::new(settings, Arc::new(who), seed, first_client_id, 1)
 }
 
 impl World {
     pub fn new(parameters: Parameters, plant: Plant, traced: bool) -> World {
         let mut random = Random::new(parameters.seed ^ 0xabcd_ef01_2345_6789);
         let seed = [(); 4].map(|()| random.next());
-        let proxy = new_proxy(&parameters, seed, 1);
+        let proxy = new_proxy(&parameters, plant, seed, 1);
         let mut cluster = Cluster::new(
             parameters.primaries,
             parameters.replicas,
@@ -169,6 +183,7 @@ impl World {
         );
         cluster.slotted = parameters.slotted;
         (cluster.lag_us, cluster.plant) = (parameters.lag_us, plant);
+        cluster.sync_us = parameters.sync_us;
         let tags = 0..parameters.tags;
         let slots = tags.map(|tag| slot_of(format!("t{tag}").as_bytes())).collect();
         let mut history = History::new();
@@ -196,7 +211,8 @@ impl World {
             topology: TopologyThread::default(),
             history,
             messages: Messages::default(),
-            aborts: Vec::new(),
+            shown: Shown::default(),
+            journeys: Journeys::default(),
             named: BTreeSet::new(),
             first_map_us: None,
             learned_us: None,
@@ -338,6 +354,7 @@ impl World {
             }
         }
         busy |= self.hand_updates(now);
+        self.look_after_watchers(now);
         let mut next = u64::MAX;
         for process in self.processes() {
             let ended = self.as_process(process, |world| world.end_turn(now));
@@ -484,7 +501,8 @@ impl World {
                 self.count_close(socket);
                 self.close(socket);
             }
-            Action::Send { conn, socket, bytes, .. } => {
+            Action::Send { conn, socket, mut bytes, .. } => {
+                self.plant_mixed(socket, &mut bytes);
                 self.note(digest(&bytes) ^ 1 << 40, || {
                     format!("send {conn:?} {socket:?} {:?}", shown(&bytes))
                 });

@@ -392,6 +392,11 @@ impl Walk {
         let same = judge_one(keys, probe) == Verdict::Leaves(step)
             && (again.node, again.delayed) == (step.from, false)
             && wanted::epoch_of(again.reply)? == epoch;
+        if elements(keys)? >= u64::from(self.limit) {
+            // Many have come back: any of those that are not told may be new.
+            self.found.truncate(self.mark);
+            return Some(self.begin_large());
+        }
         let before = self.found.len();
         self.take(keys.reply, None)?;
         if same && self.found.repeats(self.mark, before) {

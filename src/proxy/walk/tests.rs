@@ -131,6 +131,33 @@ fn keys_that_came_back_to_a_node_that_they_leave_are_not_missed() {
 }
 
 #[test]
+fn slot_to_which_more_keys_came_back_than_are_told_is_walked_in_pieces() {
+    let info = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+    let (mut looks, mut scans) = (0, 0);
+    step(&format!("SCAN {}", cursor_at(16_383)), |question| {
+        let node = if let At::Node(node) = question.at { node } else { 1 };
+        match question.ask {
+            Ask::Keys(_) if node == 2 => (keys("b"), node, 0),
+            Ask::Keys(_) => {
+                looks += 1;
+                // All that are told at last are known.
+                (keys(&"a".repeat(if looks < 3 { 1 } else { 100 })), node, 0)
+            }
+            Ask::Epoch => (info("cluster_my_epoch:7"), node, 0),
+            Ask::Info => (info("redis_version:7.4.0\r\nrun_id:x"), node, 0),
+            Ask::Count => (":100\r\n".into(), node, 0),
+            Ask::Scan { .. } => {
+                scans += 1;
+                ("*2\r\n$1\r\n0\r\n*0\r\n".into(), node, 0)
+            }
+            // ASK from 1 to 2.
+            _ => (":0\r\n".into(), 2, 1),
+        }
+    });
+    assert_eq!((looks, scans), (3, 2), "at the node that it leaves, and where it goes");
+}
+
+#[test]
 fn slot_that_was_elsewhere_is_asked_for_anew() {
     let from = cursor_at(16_383);
     let mut rounds = 0;
