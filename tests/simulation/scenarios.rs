@@ -1448,6 +1448,37 @@ fn subscriber_of_a_node_that_falls_silent_is_heard_elsewhere_though_nothing_else
     assert!(!rig.closed.contains(&Conn::Client(client)));
 }
 
+#[test]
+fn messages_that_wait_until_their_clients_take_them_are_whole_in_order_and_in_each_ones_protocol() {
+    let mut rig = Rig::new(Settings::default());
+    let channel = key("ch", true);
+    let (old, new, len) = (rig.client(), rig.client(), channel.len());
+    rig.ask(new, "HELLO 3");
+    rig.ask(old, &format!("SUBSCRIBE {channel}"));
+    let (backend, now) = (rig.connecting.remove(0).0, rig.now());
+    rig.proxy.handle_connected(backend, true, now);
+    rig.settle();
+    rig.answer(backend, "%1 $5 proto :3 ");
+    rig.answer(backend, &format!(">3 $9 subscribe ${len} {channel} :1 "));
+    rig.ask(new, &format!("SUBSCRIBE {channel}"));
+    rig.settle();
+    rig.sent.clear();
+    let message = |n: usize| {
+        let body = n.to_string().repeat(5_000);
+        format!(">3 $7 message ${len} {channel} $5000 {body} ")
+    };
+    // The first is being sent while the others come.
+    rig.prompt = false;
+    (1..=3).for_each(|n| rig.answer(backend, &message(n)));
+    assert!(rig.told(Conn::Client(old)) == message(1).replacen('>', "*", 1));
+    assert!(rig.told(Conn::Client(new)) == message(1));
+    rig.prompt = true;
+    rig.settle();
+    let rest = [message(2), message(3)];
+    assert!(rig.told(Conn::Client(new)) == rest.concat());
+    assert!(rig.told(Conn::Client(old)) == rest.map(|of| of.replacen('>', "*", 1)).concat());
+}
+
 /// What a stop of the whole process takes is not counted against a node.
 #[test]
 fn stop_of_the_process_while_an_answer_is_waited_for_is_nobodys_time_out() {
