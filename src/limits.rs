@@ -235,13 +235,29 @@ pub const HEAVY_AFTER_BUFFERS: u8 = 4;
 /// Receive buffers of the heavy ones, all together: what they can have ahead of others.
 pub const HEAVY_BUFFER_COUNT: u16 = 16;
 
+/// Receive buffers of all the others together that one enter fills while there are heavy ones: each
+/// takes the kernel some microseconds.
+pub const CROWDED_BUFFER_COUNT: u16 = 64;
+
 /// Bytes of heavy clients, and of nodes that have much to say, that one turn takes in, at most a
 /// buffer more, while light clients are about.
 pub const HEAVY_TURN_BYTES: usize = 64 * 1024;
 
+/// Bytes of what a node has said that are looked at in one go then.
+pub const HEAVY_PIECE: usize = 4 * 1024;
+
+/// So many bytes each request counts that comes with them, or is answered by them: sixteen thousand
+/// bytes may be one value, or three thousand times `+OK`.
+pub const HEAVY_REQUEST_BYTES: usize = 32;
+
 /// Bytes that one turn takes in, at most a buffer more: what it has to say leaves before the rest
 /// is looked at. All receive buffers full of large requests take long.
 pub const TURN_BYTES_MAX: usize = 256 * 1024;
+
+/// Bytes of output from which on a client has much to take, and how many of such clients one turn
+/// gives to the kernel, at most a piece more, while light clients are about.
+pub const MUCH_OUTPUT: usize = 64 * 1024;
+pub const MUCH_OUTPUT_TURN_BYTES: usize = 256 * 1024;
 
 /// Bytes that one send operation is asked to move; a longer buffer goes in several.
 pub const SEND_CHUNK_MAX: usize = 1 << 30;

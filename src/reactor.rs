@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::cluster::Endpoint;
-use crate::limits::{HEAVY_TURN_BYTES, TURN_BYTES_MAX};
+use crate::limits::{HEAVY_PIECE, HEAVY_REQUEST_BYTES, HEAVY_TURN_BYTES, TURN_BYTES_MAX};
 use crate::log::Log;
 use crate::metrics::{Board, Counters};
 use crate::proxy::local::{Identity, Totals};
@@ -308,7 +308,7 @@ impl Worker {
         self.handle_memory();
         self.give_away();
         for pool in 0..self.proxies.len() {
-            self.flush(pool);
+            self.flush(pool, Proxy::flush);
         }
         if self.passing.watches {
             self.watch_passing();
@@ -331,17 +331,62 @@ impl Worker {
                 break;
             }
         }
+        let carefully = self.ring.has_heavy() && self.is_crowded();
+        if carefully {
+            self.let_light_ones_leave(woken);
+        }
         // One at least: what is light may never end.
         let mut most = bytes + 1;
         while bytes < most
             && let Some(event) = self.ring.next_heavy()
         {
             events += 1;
-            bytes += self.handle(event, woken);
-            let crowded = self.proxies.iter().any(|proxy| proxy.is_crowded(self.now));
-            most = if crowded { HEAVY_TURN_BYTES } else { TURN_BYTES_MAX };
+            bytes += match carefully {
+                true => self.handle_carefully(event, woken),
+                false => self.handle(event, woken),
+            };
+            most = if self.is_crowded() { HEAVY_TURN_BYTES } else { TURN_BYTES_MAX };
         }
         events
+    }
+
+    /// Whether clients with little to ask are about.
+    fn is_crowded(&self) -> bool {
+        self.proxies.iter().any(|proxy| proxy.is_crowded(self.now))
+    }
+
+    /// What those with little to ask wait for does not wait for what others have sent.
+    fn let_light_ones_leave(&mut self, woken: &mut bool) {
+        for pool in 0..self.proxies.len() {
+            self.flush(pool, Proxy::flush_light);
+        }
+        self.ring.depart();
+        // Who has sent may send again in this turn.
+        while let Some(event) = self.ring.next_sent() {
+            self.handle(event, woken);
+        }
+    }
+
+    /// As `handle`, while others are about: of much that a node says no more than a piece, and each
+    /// request counts as well.
+    fn handle_carefully(&mut self, event: Event, woken: &mut bool) -> usize {
+        let work = |proxies: &[Proxy]| proxies.iter().map(Proxy::work).sum::<u64>();
+        let before = work(&self.proxies);
+        let bytes = match event {
+            Event::Received { id, buffer } if buffer.len() > HEAVY_PIECE => {
+                match owner_of(&self.owners, &mut self.proxies, id) {
+                    Some((proxy, conn @ Conn::Backend(_))) => {
+                        let piece = &self.ring.bytes(&buffer)[..HEAVY_PIECE];
+                        proxy.handle_received(conn, piece, self.now);
+                        self.ring.keep_rest(id, buffer, HEAVY_PIECE);
+                        HEAVY_PIECE
+                    }
+                    _ => self.handle(Event::Received { id, buffer }, woken),
+                }
+            }
+            event => self.handle(event, woken),
+        };
+        bytes + work(&self.proxies).abs_diff(before) as usize * HEAVY_REQUEST_BYTES
     }
 
     /// How many bytes have come with it.
@@ -441,9 +486,9 @@ impl Worker {
     }
 
     /// Takes what one proxy has to say and does it.
-    fn flush(&mut self, pool: usize) {
+    fn flush(&mut self, pool: usize, flush: impl FnOnce(&mut Proxy, &mut Vec<Action>)) {
         let mut actions = std::mem::take(&mut self.actions);
-        self.proxies[pool].flush(&mut actions);
+        flush(&mut self.proxies[pool], &mut actions);
         self.show_subscriptions();
         for action in actions.drain(..) {
             self.act(pool, action);

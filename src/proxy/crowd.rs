@@ -5,7 +5,7 @@
 //!
 //! Not here: what else holds a client back (`client`), who is read when (`ring`).
 
-use super::{Now, Proxy};
+use super::{Action, Now, Proxy};
 use crate::command::{Args, Command};
 
 /// A client that has nothing under way and asks for so little.
@@ -75,6 +75,21 @@ impl Proxy {
             name if name.starts_with("CLUSTER|") => self.identity.announce.len() as u64 / 2,
             _ => 0,
         }
+    }
+
+    /// A number that changes with each request that comes, with each that is over, and with each
+    /// message to a client: by it a driver can tell how much it has handed over.
+    pub fn work(&self) -> u64 {
+        let open = self.requests.open_count() as u64;
+        (2 * self.tally.commands + self.tally.messages).wrapping_sub(open)
+    }
+
+    /// Sends what those with little to ask wait for, before a driver hands over what others have
+    /// sent. The rest is for `flush`.
+    pub fn flush_light(&mut self, actions: &mut Vec<Action>) {
+        self.flush_backends();
+        self.flush_clients(0);
+        actions.append(&mut self.actions);
     }
 
     /// When the next of those who may go on does.

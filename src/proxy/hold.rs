@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use super::Proxy;
-use crate::limits::{HOLD_BYTES_MAX, HOLD_MS};
+use crate::limits::{HOLD_BYTES_MAX, HOLD_MS, MUCH_OUTPUT};
 
 #[derive(Debug, Default)]
 pub(super) struct Hold {
@@ -33,14 +33,25 @@ impl Proxy {
         self.hold.busy = busy;
     }
 
-    /// Sends what clients have got in this turn, or what has waited long enough.
-    pub(super) fn flush_clients(&mut self) {
+    /// Sends what clients have got in this turn, or what has waited long enough. Of those that have
+    /// much to take no more than so many bytes, at most a piece more: the others' wait for the next
+    /// turn.
+    pub(super) fn flush_clients(&mut self, mut much: usize) {
         let mut dirty = std::mem::take(&mut self.dirty_clients);
-        for c in dirty.drain(..) {
-            if !self.holds(c) {
-                self.flush_client(c);
+        dirty.retain(|&c| {
+            if self.holds(c) {
+                return false;
             }
-        }
+            let output = &self.clients[c].output;
+            if output.pending() >= MUCH_OUTPUT && !output.sending {
+                if much == 0 {
+                    return true;
+                }
+                much = much.saturating_sub(output.next_len());
+            }
+            self.flush_client(c);
+            false
+        });
         self.dirty_clients = dirty;
         self.flush_held();
     }

@@ -33,8 +33,13 @@ const LIGHT: usize = 4 * 1024;
 const LOOK_EVERY_MS: u64 = 10;
 const LOOK_AT_ONCE: u32 = 512;
 
-/// Closed in one turn, at most: what each holds takes long to be given back.
-const CLOSE_AT_ONCE: usize = 16;
+/// Closed in one turn, at most, and the bytes after which no further one is: what each holds takes
+/// long to be given back, and others wait meanwhile.
+const CLOSE_AT_ONCE: usize = 4;
+const CLOSE_BYTES_AT_ONCE: usize = 1 << 20;
+
+/// So many percent of the limit over it there is no time for that.
+const FAR_OVER: u64 = CLOSE + 5;
 
 /// What is not read may be what would free memory, were it whole. After so long the heaviest are
 /// closed until there is room again, sooner if it was short a moment ago: it is the same crowd.
@@ -61,6 +66,18 @@ pub(super) struct Ladder {
     patience_ms: u64,
     /// When it was last over, or the heaviest were closed.
     eased_ms: u64,
+    doomed: Doomed,
+}
+
+/// Who is closed, some each turn.
+#[derive(Debug, Default)]
+struct Doomed {
+    /// What each holds, its index and generation; the heaviest are last.
+    clients: Vec<(usize, u32, u32)>,
+    /// Until so many bytes are free...
+    bytes: u64,
+    /// ... or no more than so many percent of the limit are held.
+    down_to: u64,
 }
 
 impl Ladder {
@@ -105,7 +122,8 @@ impl Ladder {
     /// When `handle_memory` wants to be called although nothing else happens, milliseconds.
     pub(super) fn deadline(&self) -> u64 {
         let patience = if self.slowed && !self.easing { self.patience_ms } else { u64::MAX };
-        if self.next_client > 0 { patience.min(self.next_piece_ms) } else { patience }
+        let goes_on = self.next_client > 0 || !self.doomed.clients.is_empty();
+        if goes_on { patience.min(self.next_piece_ms) } else { patience }
     }
 }
 
@@ -115,7 +133,9 @@ impl Proxy {
     pub fn handle_memory(&mut self, memory: Memory, now: Now) {
         let percent = memory.percent();
         self.ladder.percent = percent;
-        if percent >= TRIM || self.ladder.slowed || self.ladder.next_client > 0 {
+        let ladder = &self.ladder;
+        let goes_on = ladder.next_client > 0 || !ladder.doomed.clients.is_empty();
+        if percent >= TRIM || ladder.slowed || goes_on {
             self.now = now;
             self.climb(memory, percent);
         }
@@ -124,6 +144,9 @@ impl Proxy {
     #[cold]
     fn climb(&mut self, memory: Memory, percent: u64) {
         let now = self.now.ms;
+        if !self.ladder.doomed.clients.is_empty() && self.close_doomed(memory) {
+            return;
+        }
         if percent < EASE && self.ladder.slowed {
             return self.ease();
         }
@@ -150,13 +173,11 @@ impl Proxy {
             return;
         }
         if percent >= CLOSE {
-            let excess = memory.held.saturating_sub(memory.limit / 100 * REFUSE);
-            self.close_heaviest(excess / memory.sharers.max(1));
+            self.close_heaviest(memory, REFUSE);
         } else if self.ladder.slowed && now >= self.ladder.patience_ms {
             self.ladder.eased_ms = now;
             self.ladder.patience_ms = now + SLOWED_AGAIN_MS_MAX;
-            let excess = memory.held.saturating_sub(memory.limit / 100 * TRIM);
-            self.close_heaviest((excess / memory.sharers.max(1)).max(1));
+            self.close_heaviest(memory, TRIM);
         }
     }
 
@@ -211,30 +232,47 @@ impl Proxy {
         }
     }
 
-    /// Closes heavy clients, the heaviest first, until so many bytes are free; some now, and others
-    /// after the next look.
-    fn close_heaviest(&mut self, bytes: u64) {
+    /// Closes heavy clients, the heaviest first, until no more than so many percent of the limit
+    /// are held: some now, the others in the next turns.
+    fn close_heaviest(&mut self, memory: Memory, down_to: u64) {
         let found = std::mem::take(&mut self.ladder.heavy.1);
-        let weighed = found.iter().map(|&c| (self.weight(&self.clients[c]), c));
-        let mut heavy: Vec<(usize, u32)> = weighed.filter(|&(weight, _)| weight >= HEAVY).collect();
-        heavy.sort_unstable_by(|one, other| other.cmp(one));
-        let mut freed = 0;
-        for (n, (weight, c)) in heavy.into_iter().enumerate() {
-            if freed >= bytes {
-                break;
-            }
-            if n == CLOSE_AT_ONCE {
-                self.ladder.next_look_ms = self.now.ms;
-                self.ladder.patience_ms = self.ladder.patience_ms.min(self.now.ms + 1);
-                break;
-            }
-            freed += weight as u64;
-            if !matches!(self.clients[c].phase, Phase::Open | Phase::Last) {
+        let weighed = found.iter().map(|&c| {
+            let client = &self.clients[c];
+            (self.weight(client), c, client.generation)
+        });
+        let mut clients: Vec<_> = weighed.filter(|&(weight, ..)| weight >= HEAVY).collect();
+        clients.sort_unstable();
+        let bytes = memory.share_over(down_to);
+        self.ladder.doomed = Doomed { clients, bytes, down_to };
+        self.close_doomed(memory);
+    }
+
+    /// Closes some of those that are to be closed; true: there are more.
+    fn close_doomed(&mut self, memory: Memory) -> bool {
+        let doomed = &mut self.ladder.doomed;
+        // Others may have given back meanwhile.
+        doomed.bytes = doomed.bytes.min(memory.share_over(doomed.down_to));
+        let at_once = if memory.percent() < FAR_OVER { CLOSE_BYTES_AT_ONCE } else { usize::MAX };
+        let (mut closed, mut freed) = (0, 0);
+        while closed < CLOSE_AT_ONCE && freed < at_once && self.ladder.doomed.bytes > 0 {
+            let Some((weight, c, generation)) = self.ladder.doomed.clients.pop() else { break };
+            let bytes = &mut self.ladder.doomed.bytes;
+            *bytes = bytes.saturating_sub(weight as u64);
+            let client = &self.clients[c];
+            let is_there = matches!(client.phase, Phase::Open | Phase::Last);
+            if client.generation != generation || !is_there {
                 continue;
             }
+            (closed, freed) = (closed + 1, freed + weight);
             self.tally.clients_closed_for_memory += 1;
             self.close_over_limit(c, "memory_limit is near and it holds the most");
         }
+        let ladder = &mut self.ladder;
+        ladder.next_piece_ms = self.now.ms + 1;
+        if ladder.doomed.bytes == 0 {
+            ladder.doomed = Doomed::default();
+        }
+        !ladder.doomed.clients.is_empty()
     }
 
     /// Bytes that go when a client is closed.
@@ -281,7 +319,8 @@ impl Proxy {
     }
 }
 
-/// Bytes of a client itself that go when it is closed.
+/// Bytes of a client itself that go when it is closed. Messages that others wait for as well count
+/// in full: they may be the next to leave.
 fn weight(client: &Client) -> usize {
     let partial = client.partial.as_ref().map_or(0, |partial| {
         partial.bytes.capacity() + partial.args.capacity() * size_of::<crate::resp::Span>()

@@ -91,6 +91,7 @@ use ahash::RandomState;
 
 use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
 use crate::command::Learned;
+use crate::limits::MUCH_OUTPUT_TURN_BYTES;
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
@@ -551,16 +552,22 @@ impl Proxy {
         if self.fence_turns.left {
             self.clear_fence_queues();
         }
+        self.flush_backends();
+        if self.leaving.active {
+            self.offer_more();
+        }
+        let mixed = self.crowd.is_mixed(self.now);
+        self.flush_clients(if mixed { MUCH_OUTPUT_TURN_BYTES } else { usize::MAX });
+        self.urgent |= !self.dirty_clients.is_empty();
+        actions.append(&mut self.actions);
+    }
+
+    fn flush_backends(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty_backends);
         for b in dirty.drain(..) {
             self.flush_backend(b);
         }
         self.dirty_backends = dirty;
-        if self.leaving.active {
-            self.offer_more();
-        }
-        self.flush_clients();
-        actions.append(&mut self.actions);
     }
 
     /// Whether the driver should look for ended sends right after submitting them, without sleep.

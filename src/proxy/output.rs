@@ -1,12 +1,14 @@
 //! Bytes on their way out of one connection, and the pool that their buffers come from.
 //!
 //! A connection builds `tail` while the kernel sends what was taken before. Large pieces are queued
-//! whole instead of being copied. The last bytes of `tail` may be *uncommitted*: the beginning of a
-//! reply that is taken back if its node is lost before the end.
+//! whole instead of being copied, and what many connections wait to send is there once. The last
+//! bytes of `tail` may be *uncommitted*: the beginning of a reply that is taken back if its node is
+//! lost before the end.
 //!
 //! Not here: who sends when (`proxy::flush`), the limits (`client`).
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A piece of at least so many bytes is queued by itself rather than copied.
 pub const LARGE: usize = 32 * 1024;
@@ -14,6 +16,9 @@ pub const LARGE: usize = 32 * 1024;
 /// So many bytes are built in one buffer; more begin another. What a client does not take would
 /// else be copied, all at once, each time that its buffer has to grow.
 const TAIL_MAX: usize = 256 * 1024;
+
+/// Shared pieces that follow each other are sent together, up to so many bytes.
+const TOGETHER_MAX: usize = 64 * 1024;
 
 /// Buffers kept for reuse, newest first so that they are warm in the cache.
 #[derive(Debug)]
@@ -79,6 +84,23 @@ impl Pool {
     }
 }
 
+/// Bytes before `Output::tail`.
+#[derive(Debug)]
+enum Piece {
+    Own(Vec<u8>),
+    /// Other connections have it as well.
+    Shared(Arc<[u8]>),
+}
+
+impl Piece {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Own(bytes) => bytes,
+            Piece::Shared(bytes) => bytes,
+        }
+    }
+}
+
 /// The bytes that one connection has yet to send.
 #[derive(Debug, Default)]
 pub struct Output {
@@ -86,7 +108,7 @@ pub struct Output {
     uncommitted: usize,
     /// Whole pieces before `tail`.
     #[allow(clippy::box_collection, reason = "an idle connection holds a pointer only")]
-    queue: Option<Box<VecDeque<Vec<u8>>>>,
+    queue: Option<Box<VecDeque<Piece>>>,
     queued_bytes: usize,
     /// Bytes that the kernel has.
     sending_bytes: usize,
@@ -108,21 +130,34 @@ impl Output {
     #[cold]
     fn queue_tail(&mut self) {
         let tail = std::mem::replace(&mut self.tail, Vec::with_capacity(TAIL_MAX));
-        self.queued_bytes += tail.len();
-        self.queue.get_or_insert_default().push_back(tail);
+        self.push(Piece::Own(tail));
+    }
+
+    fn push(&mut self, piece: Piece) {
+        self.queued_bytes += piece.bytes().len();
+        self.queue.get_or_insert_default().push_back(piece);
     }
 
     /// Queues a whole piece behind everything written so far, without copying it.
     pub fn push_large(&mut self, piece: Vec<u8>) {
         debug_assert_eq!(self.uncommitted, 0);
-        let queue = self.queue.get_or_insert_default();
         if !self.tail.is_empty() {
             let tail = std::mem::take(&mut self.tail);
-            self.queued_bytes += tail.len();
-            queue.push_back(tail);
+            self.push(Piece::Own(tail));
         }
-        self.queued_bytes += piece.len();
-        queue.push_back(piece);
+        self.push(Piece::Own(piece));
+    }
+
+    /// The same with what other connections are to send as well. It is copied when its turn comes.
+    pub fn push_shared(&mut self, piece: Arc<[u8]>) {
+        debug_assert_eq!(self.uncommitted, 0);
+        if !self.tail.is_empty() {
+            let mut tail = std::mem::take(&mut self.tail);
+            // It may wait for long, and one like it before each piece.
+            tail.shrink_to_fit();
+            self.push(Piece::Own(tail));
+        }
+        self.push(Piece::Shared(piece));
     }
 
     /// Appends bytes of a reply whose end is not here yet.
@@ -152,6 +187,12 @@ impl Output {
         self.tail.len() + self.queued_bytes + self.sending_bytes
     }
 
+    /// Bytes that `take` would give, about.
+    pub fn next_len(&self) -> usize {
+        let first = self.queue.as_ref().and_then(|queue| queue.front());
+        first.map_or(self.tail.len(), |piece| piece.bytes().len())
+    }
+
     #[inline]
     pub fn has_to_send(&self) -> bool {
         self.queue.is_some() || self.tail.len() > self.uncommitted
@@ -168,13 +209,8 @@ impl Output {
     }
 
     fn next_piece(&mut self, pool: &mut Pool) -> Vec<u8> {
-        if let Some(queue) = self.queue.as_mut() {
-            let piece = queue.pop_front().unwrap_or_default();
-            self.queued_bytes -= piece.len();
-            if queue.is_empty() {
-                self.queue = None;
-            }
-            return piece;
+        if self.queue.is_some() {
+            return self.next_queued(pool);
         }
         let mut piece = std::mem::take(&mut self.tail);
         if self.uncommitted > 0 {
@@ -184,6 +220,33 @@ impl Output {
             piece.truncate(keep);
         }
         piece
+    }
+
+    fn next_queued(&mut self, pool: &mut Pool) -> Vec<u8> {
+        let bytes = match self.pop_queued() {
+            Some(Piece::Shared(bytes)) => bytes,
+            Some(Piece::Own(bytes)) => return bytes,
+            None => return Vec::new(),
+        };
+        let mut together = pool.take();
+        together.extend_from_slice(&bytes);
+        while let Some(Piece::Shared(next)) = self.queue.as_ref().and_then(|queue| queue.front())
+            && together.len() + next.len() <= TOGETHER_MAX
+        {
+            together.extend_from_slice(next);
+            self.pop_queued();
+        }
+        together
+    }
+
+    fn pop_queued(&mut self) -> Option<Piece> {
+        let queue = self.queue.as_mut()?;
+        let piece = queue.pop_front()?;
+        if queue.is_empty() {
+            self.queue = None;
+        }
+        self.queued_bytes -= piece.bytes().len();
+        Some(piece)
     }
 
     #[inline]
@@ -202,8 +265,8 @@ impl Output {
 
     /// Copies `len` bytes that start `offset` bytes after the first one not yet handed out.
     pub fn copy_unsent(&self, mut offset: usize, len: usize) -> Option<Vec<u8>> {
-        let pieces = self.queue.iter().flat_map(|queue| queue.iter()).chain([&self.tail]);
-        for piece in pieces {
+        let queued = self.queue.iter().flat_map(|queue| queue.iter().map(Piece::bytes));
+        for piece in queued.chain([&self.tail[..]]) {
             if offset < piece.len() {
                 return piece.get(offset..offset + len).map(<[u8]>::to_vec);
             }
@@ -283,6 +346,37 @@ mod tests {
         }
         assert_eq!(sent, b"abclargexyz");
         assert_eq!(output.pending(), 0);
+    }
+
+    #[test]
+    fn shared_pieces_leave_in_order_and_together() {
+        let mut pool = pool();
+        let mut output = Output::default();
+        let message: Arc<[u8]> = vec![b'm'; TOGETHER_MAX / 4].into();
+        output.buffer(&mut pool).extend_from_slice(b"abc");
+        for _ in 0..6 {
+            output.push_shared(Arc::clone(&message));
+        }
+        output.buffer(&mut pool).extend_from_slice(b"xyz");
+        assert_eq!(output.pending(), 6 + 6 * message.len());
+        let mut sent = Vec::new();
+        while output.has_to_send() {
+            sent.push(output.take(&mut pool));
+            output.sent();
+        }
+        let lens: Vec<usize> = sent.iter().map(Vec::len).collect();
+        assert_eq!(lens, [3, TOGETHER_MAX, TOGETHER_MAX / 2, 3]);
+        assert_eq!(sent.concat(), [b"abc", &message.repeat(6)[..], b"xyz"].concat());
+        assert_eq!(output.pending(), 0);
+        assert_eq!(Arc::strong_count(&message), 1);
+    }
+
+    #[test]
+    fn little_before_a_shared_piece_does_not_keep_the_room_of_its_buffer() {
+        let (mut pool, mut output) = (Pool::new(64 * 1024, 64 * 1024, 16), Output::default());
+        output.buffer(&mut pool).extend_from_slice(b"abc");
+        output.push_shared(vec![b'm'; 5000].into());
+        assert!(output.take(&mut pool).capacity() < 64);
     }
 
     #[test]

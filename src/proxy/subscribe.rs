@@ -7,6 +7,8 @@
 //!
 //! Not here: the tables (`pubsub`), nodes (`subscriber`), PUBSUB (`introspect`).
 
+use std::sync::Arc;
+
 use super::client::Phase;
 use super::dispatch::{Asked, Ran, Source};
 use super::launch::Bytes;
@@ -221,8 +223,10 @@ impl Proxy {
     pub(super) fn deliver_message(&mut self, t: u32, frame: &[u8]) {
         let subscribers = std::mem::take(&mut self.topics[t].subscribers);
         let mut over = Vec::new();
+        let mut message = Message { frame, shared: [None, None] };
+        let is_shared = frame.len() >= SHARED_MIN && subscribers.len() > 1;
         for subscriber in subscribers.iter().filter(|subscriber| subscriber.live) {
-            if !self.give_message(subscriber.client, frame) {
+            if !self.give_message(subscriber.client, &mut message, is_shared) {
                 over.push(subscriber.client);
             }
         }
@@ -233,7 +237,8 @@ impl Proxy {
     }
 
     /// `false`: too much is waiting for this client already.
-    fn give_message(&mut self, c: u32, frame: &[u8]) -> bool {
+    fn give_message(&mut self, c: u32, message: &mut Message<'_>, is_shared: bool) -> bool {
+        let frame = message.frame;
         let client = &mut self.clients[c];
         let Some(subscribed) = client.subscribed.as_mut() else { return true };
         if client.phase != Phase::Open {
@@ -252,6 +257,10 @@ impl Proxy {
         }
         if pending == 0 {
             client.progress_ms = self.now.ms;
+        }
+        if client.output.sending && is_shared {
+            client.output.push_shared(message.shared_as(kind));
+            return true;
         }
         let buffer = client.output.buffer(&mut self.client_pool);
         buffer.push(kind);
@@ -315,6 +324,30 @@ impl Proxy {
             self.actions.push(Action::Note(Note::ClientClosed { peer, why }));
             self.close_client(c);
         }
+    }
+}
+
+/// A message of so many bytes is kept once for all who have not taken the ones before.
+const SHARED_MIN: usize = 4 * 1024;
+
+/// What is given to the subscribers of a topic, and the frame of those that wait for it: of RESP3,
+/// and of RESP2.
+struct Message<'a> {
+    frame: &'a [u8],
+    shared: [Option<Arc<[u8]>>; 2],
+}
+
+impl Message<'_> {
+    fn shared_as(&mut self, kind: u8) -> Arc<[u8]> {
+        let place = &mut self.shared[usize::from(kind != b'>')];
+        let shared = place.get_or_insert_with(|| {
+            let mut bytes = Arc::<[u8]>::from(self.frame);
+            if let Some(first) = Arc::get_mut(&mut bytes).and_then(<[u8]>::first_mut) {
+                *first = kind;
+            }
+            bytes
+        });
+        Arc::clone(shared)
     }
 }
 

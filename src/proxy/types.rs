@@ -55,6 +55,11 @@ impl Memory {
     pub(super) fn percent(&self) -> u64 {
         self.held.saturating_mul(100).checked_div(self.limit).unwrap_or(0)
     }
+
+    /// One proxy's part of what is held beyond so many percent of the limit.
+    pub(super) fn share_over(&self, percent: u64) -> u64 {
+        self.held.saturating_sub(self.limit / 100 * percent).div_ceil(self.sharers.max(1))
+    }
 }
 
 /// What the driver is asked to do, in this order.

@@ -23,6 +23,8 @@ pub struct BufferRef {
     id: u16,
     /// Of the `Buffers`, each ring has two.
     ring: u16,
+    /// Bytes that were looked at before (`Ring::keep_rest`).
+    from: u32,
     len: u32,
     /// Of this thread's ring only.
     not_send: PhantomData<*const ()>,
@@ -38,6 +40,12 @@ impl BufferRef {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The same without its first bytes.
+    pub(super) fn without(self, used: usize) -> BufferRef {
+        let used = (used as u32).min(self.len);
+        BufferRef { from: self.from + used, len: self.len - used, ..self }
     }
 }
 
@@ -67,8 +75,12 @@ pub(super) struct Buffers {
     ring: u16,
     tail: u16,
     published: u16,
-    /// Out of the completion queue and not given back.
+    /// Out of the completion queue and not given back, and `spare`.
     lent: u16,
+    /// Given back, and kept from the kernel.
+    spare: Vec<u16>,
+    /// So many the kernel may use.
+    most: u16,
 }
 
 impl Buffers {
@@ -104,12 +116,14 @@ impl Buffers {
             tail: 0,
             published: 0,
             lent: 0,
+            spare: Vec::new(),
+            most: count,
         };
         memory::note(map_len as i64);
         for id in 0..count {
             buffers.add(id);
         }
-        buffers.publish();
+        buffers.publish(count);
         Ok(buffers)
     }
 
@@ -161,22 +175,25 @@ impl Buffers {
         let id = cqueue::buffer_select(flags)?;
         assert!(id < self.count, "the kernel named a buffer that we never gave");
         let len = (result.max(0) as u32).min(self.size);
-        Some(BufferRef { id, ring: self.ring, len, not_send: PhantomData })
+        Some(BufferRef { id, ring: self.ring, from: 0, len, not_send: PhantomData })
     }
 
     #[inline]
     pub fn bytes(&self, buffer: &BufferRef) -> &[u8] {
         assert!(buffer.ring == self.ring && buffer.id < self.count, "a buffer of another ring");
-        let start = buffer.id as usize * stride(self.size);
-        // SAFETY: id < count and len <= size, so it is inside the arena, which is zeroed memory
-        // from the start; a `BufferRef` is not Clone and made once for each completion, so the
-        // kernel does not write here before `give_back` has consumed it.
+        let start = buffer.id as usize * stride(self.size) + buffer.from as usize;
+        // SAFETY: id < count and from + len <= size, so it is inside the arena, which is zeroed
+        // memory from the start; a `BufferRef` is not Clone and made once for each completion, so
+        // the kernel does not write here before `give_back` has consumed it.
         unsafe { std::slice::from_raw_parts(self.arena.as_ptr().add(start), buffer.len as usize) }
     }
 
     #[inline]
     pub fn give_back(&mut self, buffer: BufferRef) {
         assert!(buffer.ring == self.ring && buffer.id < self.count, "a buffer of another ring");
+        if self.available() >= self.most {
+            return self.spare.push(buffer.id);
+        }
         self.lent -= 1;
         self.add(buffer.id);
     }
@@ -197,9 +214,17 @@ impl Buffers {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the kernel what was given back. Once for each enter.
+    /// Shows the kernel what was given back, and has it use no more than so many from now on, but
+    /// for those that it knows already. Once for each enter.
     #[inline]
-    pub fn publish(&mut self) {
+    pub fn publish(&mut self, most: u16) {
+        self.most = most;
+        while self.available() < most
+            && let Some(id) = self.spare.pop()
+        {
+            self.lent -= 1;
+            self.add(id);
+        }
         if self.tail == self.published {
             return;
         }

@@ -9,12 +9,15 @@
 //! A node that has much to say is never held up, for others wait for what it says next. But its
 //! full buffers, and what it says behind them, are looked at last as well.
 //!
+//! What those with little to ask are owed need not wait until the others have been looked at: it
+//! may be submitted before (`depart`).
+//!
 //! Not here: how much of that queue a turn looks at (`reactor`).
 
 use std::collections::VecDeque;
 
-use super::buffers::Buffers;
-use super::queue::{Completion, Op};
+use super::buffers::{BufferRef, Buffers};
+use super::queue::{Completion, Op, Wait};
 use super::table::{Receive, Table};
 use super::token::{Kind, Token};
 use super::{Event, Ring, SocketId};
@@ -23,9 +26,15 @@ use crate::limits::HEAVY_AFTER_BUFFERS;
 pub(super) struct Heavy {
     pub buffers: Buffers,
     pub batch: VecDeque<Completion>,
+    /// What is left of a node's buffer: before `batch`.
+    pub rest: Option<(SocketId, BufferRef)>,
+    /// So many of them came before all that is light and not looked at yet.
+    pub ripe: usize,
     /// Multishots of heavy sockets that have not ended yet, and completions of nodes in `batch`:
     /// while there are any, more may belong here.
     pub turning: usize,
+    /// Clients that are heavy.
+    pub clients: usize,
     /// Sockets whose multishot is to be cancelled.
     grown: Vec<SocketId>,
     /// Sockets that want a buffer, in turn. Entries may be out of date.
@@ -35,7 +44,8 @@ pub(super) struct Heavy {
 impl Heavy {
     pub fn new(buffers: Buffers) -> Heavy {
         let (batch, hungry) = (VecDeque::new(), VecDeque::new());
-        Heavy { buffers, batch, turning: 0, grown: Vec::new(), hungry }
+        let grown = Vec::new();
+        Heavy { buffers, batch, rest: None, ripe: 0, turning: 0, clients: 0, grown, hungry }
     }
 
     /// Whether the completion of a multishot is a heavy socket's, which it may become by this one.
@@ -54,11 +64,17 @@ impl Heavy {
             socket.full += 1;
             if socket.full >= HEAVY_AFTER_BUFFERS {
                 socket.heavy = true;
+                self.clients += 1;
                 self.turning += 1;
                 self.grown.push(id);
             }
         }
         socket.heavy
+    }
+
+    /// Whether anything is to be looked at.
+    pub fn is_waiting(&self) -> bool {
+        self.rest.is_some() || !self.batch.is_empty()
     }
 
     /// It waits until it is its turn.
@@ -68,16 +84,68 @@ impl Heavy {
 }
 
 impl Ring {
+    /// Whether there is anything of heavy clients, or of nodes beside them, to be looked at.
+    #[inline]
+    pub fn has_heavy(&self) -> bool {
+        self.heavy.clients > 0 && self.heavy.is_waiting()
+    }
+
+    /// Of a node's `Received`, which `next_heavy` has told, no more was looked at than so many
+    /// bytes: the rest is told again, before all else that is heavy, and what the node says later
+    /// behind it.
+    pub fn keep_rest(&mut self, id: SocketId, buffer: BufferRef, used: usize) {
+        let rest = buffer.without(used);
+        match self.table.open(id) {
+            Some(socket) if !rest.is_empty() && self.heavy.rest.is_none() => {
+                assert!(!socket.fair, "a client's bytes may come both ways");
+                socket.behind += 1;
+                self.heavy.turning += 1;
+                self.heavy.rest = Some((id, rest));
+            }
+            _ => self.give_back(rest),
+        }
+    }
+
+    fn take_rest(&mut self) -> Option<Event> {
+        let (id, buffer) = self.heavy.rest.take()?;
+        self.heavy.turning -= 1;
+        let socket = self.table.get(id);
+        let closing = socket.is_none_or(|socket| {
+            socket.behind -= 1;
+            socket.closing
+        });
+        if closing {
+            self.give_back(buffer);
+            return None;
+        }
+        Some(Event::Received { id, buffer })
+    }
+
+    /// Submits what was asked for so far, before anything of heavy clients is looked at. What is
+    /// armed receives nothing meanwhile: the kernel does that work in `enter` only.
+    pub fn depart(&mut self) {
+        if self.kernel.sq.is_empty() || self.fatal.is_some() {
+            return;
+        }
+        if let Err(error) = self.submit(Wait::Never) {
+            self.fatal = Some(error);
+        }
+    }
+
     /// The next event of a heavy client, after those of `next_light`. Where these are not all
     /// looked at, none that may have older bytes among them.
     #[inline]
     pub fn next_heavy(&mut self) -> Option<Event> {
+        if let Some(event) = self.take_rest() {
+            return Some(event);
+        }
         while let Some(&completion) = self.heavy.batch.front() {
             let later = (completion.user_data >> 32) as u8 == Kind::ReceiveOne as u8;
-            if !later && self.batch_at < self.batch.len() {
+            if !later && self.heavy.ripe == 0 && self.batch_at < self.batch.len() {
                 return None;
             }
             self.heavy.batch.pop_front();
+            self.heavy.ripe = self.heavy.ripe.saturating_sub(1);
             if !later {
                 self.note_nodes(completion);
             }

@@ -504,7 +504,7 @@ impl Ring {
         }
         if let Some(busy) = busy {
             self.submit(Wait::No)?;
-            if self.batch_at < self.batch.len() || !self.heavy.batch.is_empty() {
+            if self.batch_at < self.batch.len() || self.heavy.is_waiting() {
                 return Ok(());
             }
             if self.spin(&busy, timeout) {
@@ -532,6 +532,21 @@ impl Ring {
     #[inline]
     pub fn next_light(&mut self) -> Option<Event> {
         // Sends first: their buffers and sockets are of use for the rest of the turn.
+        if let Some(event) = self.next_sent() {
+            return Some(event);
+        }
+        while let Some(&completion) = self.batch.get(self.batch_at) {
+            self.batch_at += 1;
+            if let Some(event) = self.take(completion) {
+                return Some(event);
+            }
+        }
+        self.late_event()
+    }
+
+    /// The next send that went out at once.
+    #[inline]
+    pub fn next_sent(&mut self) -> Option<Event> {
         while let Some(&index) = self.finished.get(self.finished_at) {
             self.finished_at += 1;
             if let Some(event) = self.take_finished(index) {
@@ -542,13 +557,7 @@ impl Ring {
             self.finished.clear();
             self.finished_at = 0;
         }
-        while let Some(&completion) = self.batch.get(self.batch_at) {
-            self.batch_at += 1;
-            if let Some(event) = self.take(completion) {
-                return Some(event);
-            }
-        }
-        self.late_event()
+        None
     }
 
     /// What comes last in a turn, also one that leaves events for the next.
@@ -560,14 +569,14 @@ impl Ring {
             return Some(Event::Accepted { id, listener });
         }
         let id = self.gone.pop_front()?;
-        self.table.release(id);
+        self.heavy.clients -= usize::from(self.table.release(id));
         Some(Event::Gone { id })
     }
 
     fn has_events(&self) -> bool {
         self.finished_at < self.finished.len()
             || self.batch_at < self.batch.len()
-            || !self.heavy.batch.is_empty()
+            || self.heavy.is_waiting()
             || !self.gone.is_empty()
             || !self.late.is_empty()
             || !self.refused.is_empty()

@@ -20,7 +20,7 @@ use super::setup::HEAVY_GROUP;
 use super::table::Send;
 use super::token::Kind;
 use super::token::Token;
-use crate::limits::SEND_CHUNK_MAX;
+use crate::limits::{CROWDED_BUFFER_COUNT, SEND_CHUNK_MAX};
 
 /// `sqe.ioprio` bits of receive; the crate keeps its own private.
 const RECVSEND_POLL_FIRST: u16 = 1;
@@ -58,6 +58,8 @@ pub(super) struct Completion {
 
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Wait {
+    /// And what has come is not even taken in.
+    Never,
     No,
     /// For one completion (or as many as `set_gather` said), at most so long.
     For(Option<Duration>),
@@ -181,8 +183,9 @@ impl Ring {
     /// One enter, and its completions into `batch`; then every first attempt of a send that was
     /// consumed and has no completion is over.
     pub(super) fn submit(&mut self, wait: Wait) -> io::Result<()> {
-        self.buffers.publish();
-        self.heavy.buffers.publish();
+        let few = self.buffers.count().min(CROWDED_BUFFER_COUNT);
+        self.buffers.publish(if self.heavy.clients > 0 { few } else { self.buffers.count() });
+        self.heavy.buffers.publish(self.heavy.buffers.count());
         self.enter_kernel(wait)?;
         self.drain();
         while self.kernel.sq.cq_overflow() {
@@ -210,11 +213,13 @@ impl Ring {
             args = args.min_wait_usec(gather.limit.as_micros() as u32);
             want = gather.events;
         }
+        let events = EnterFlags::GETEVENTS.bits();
+        let flags =
+            if matches!(wait, Wait::Never) { self.enter_flags & !events } else { self.enter_flags };
         self.counters.enters += 1;
         // SAFETY: the flags fit the argument (EXT_ARG, SubmitArgs), which lives until the return;
         // the entries submitted were made by `push`.
-        let result =
-            unsafe { self.kernel.submitter.enter(to_submit, want, self.enter_flags, Some(&args)) };
+        let result = unsafe { self.kernel.submitter.enter(to_submit, want, flags, Some(&args)) };
         self.kernel.sq.sync();
         match result {
             Ok(_) => Ok(()),
@@ -233,6 +238,7 @@ impl Ring {
         if self.batch_at == self.batch.len() {
             self.batch.clear();
             self.batch_at = 0;
+            self.heavy.ripe = self.heavy.batch.len();
         }
         if self.batch_at >= BATCH_DONE_MAX {
             // Turns that leave something may follow each other for long.

@@ -165,10 +165,12 @@ impl Table {
         SocketId { index, generation: self.sockets[index as usize].generation }
     }
 
-    /// The index may be used again from now on.
-    pub fn release(&mut self, id: SocketId) {
-        debug_assert!(self.sockets[id.index as usize].fd.is_none());
+    /// The index may be used again from now on. Whether it was a heavy client's.
+    pub fn release(&mut self, id: SocketId) -> bool {
+        let socket = &mut self.sockets[id.index as usize];
+        debug_assert!(socket.fd.is_none());
         self.free.push(id.index);
+        std::mem::take(&mut socket.heavy)
     }
 
     pub fn len(&self) -> usize {

@@ -70,6 +70,7 @@ impl Ring {
         let buffer = self.heavy.buffers.claim(result, flags);
         let Some(socket) = self.table.get(id) else { return self.take_stale(buffer) };
         if result > 0 && !self.buffers.fills(result) {
+            self.heavy.clients -= usize::from(socket.heavy);
             (socket.heavy, socket.full) = (false, 0);
         }
         self.take_receive_end(id, result, flags, buffer)

@@ -85,6 +85,21 @@ impl Rig {
         }
     }
 
+    /// Of what a node has said half.
+    fn take_half(&mut self, event: Event) {
+        match event {
+            Event::Received { id, buffer }
+                if buffer.len() > 1 && !self.ring.table.get(id).expect("it lives").fair =>
+            {
+                let half = buffer.len() / 2;
+                let bytes = &self.ring.bytes(&buffer)[..half];
+                self.received.entry(id).or_default().extend_from_slice(bytes);
+                self.ring.keep_rest(id, buffer, half);
+            }
+            event => self.take(event),
+        }
+    }
+
     #[track_caller]
     fn until(&mut self, what: impl Fn(&Rig) -> bool) {
         for _ in 0..1000 {
@@ -123,10 +138,11 @@ impl Rig {
             self.ring.close(id);
         }
         self.until(|rig| rig.ring.sockets() == 0);
+        self.turn(0);
         assert_eq!(self.ring.buffers.available(), self.ring.buffers.count());
         let heavy = &self.ring.heavy;
         assert_eq!(heavy.buffers.available(), heavy.buffers.count());
-        assert_eq!((heavy.turning, heavy.batch.len()), (0, 0));
+        assert_eq!((heavy.turning, heavy.clients, heavy.is_waiting()), (0, 0, false));
         assert_eq!(self.ring.counters().stale, 0);
     }
 }
@@ -374,6 +390,33 @@ fn heavy_client_has_few_buffers_and_stands_behind_the_others_until_it_sends_less
 }
 
 #[test]
+fn beside_a_heavy_client_few_buffers_are_filled_at_once_and_all_of_them_later() {
+    const LEN: usize = 150 * 1024;
+    let mut rig = Rig::with(&small(64, 256, 256, 512));
+    let few = usize::from(crate::limits::CROWDED_BUFFER_COUNT);
+    let (mut peer, heavy) = rig.pair();
+    rig.ring.receive_fairly(heavy);
+    peer.write_all(&pattern(1, 64 * 1024)).unwrap();
+    rig.until(|rig| rig.ring.heavy.clients == 1 && rig.all_received() == 64 * 1024);
+    let (mut node_peer, node) = rig.pair();
+    rig.ring.receive(node, false);
+    node_peer.write_all(&pattern(2, LEN)).unwrap();
+    // What the kernel knew before is used up.
+    rig.until(|rig| rig.bytes_of(node).len() == LEN);
+    node_peer.write_all(&pattern(2, LEN)).unwrap();
+    rig.ring.enter(Some(Duration::from_millis(100)), None).unwrap();
+    let ahead = rig.ring.heavy.batch.len();
+    assert!((1..=few).contains(&ahead), "{ahead} buffers");
+    rig.until(|rig| rig.all_received() == 64 * 1024 + 2 * LEN);
+    assert!(usize::from(rig.ring.buffers.available()) <= few);
+    peer.write_all(b"little").unwrap();
+    rig.until(|rig| rig.all_received() == 64 * 1024 + 2 * LEN + 6);
+    rig.turn(0);
+    assert_eq!(rig.ring.buffers.available(), 512);
+    rig.check_clean();
+}
+
+#[test]
 fn much_that_a_node_says_stands_behind_the_others_in_its_order() {
     const LEN: usize = 200_000;
     let mut rig = Rig::with(&small(64, 256, 4096, 64));
@@ -385,6 +428,80 @@ fn much_that_a_node_says_stands_behind_the_others_in_its_order() {
     assert!(rig.ring.heavy.batch.len() > 8);
     rig.until(|rig| rig.all_received() == LEN);
     assert!(rig.bytes_of(node) == pattern(1, LEN));
+    rig.check_clean();
+}
+
+#[test]
+fn what_departs_is_sent_at_once_and_nothing_is_received_meanwhile() {
+    let mut rig = Rig::new();
+    let (mut peer, id) = rig.pair();
+    rig.ring.receive(id, true);
+    rig.turn(0);
+    peer.write_all(b"asked").unwrap();
+    rig.ring.send(id, b"said".to_vec());
+    rig.ring.depart();
+    let mut said = [0; 4];
+    peer.read_exact(&mut said).unwrap();
+    assert_eq!(&said, b"said");
+    let event = rig.ring.next_sent().expect("it is out");
+    rig.take(event);
+    assert_eq!(rig.sent, [(id, b"said".to_vec(), true)]);
+    assert!(rig.ring.next_event().is_none(), "that is for `enter`");
+    // Sent again before anything else, and not slept upon.
+    rig.ring.send(id, b"more".to_vec());
+    rig.ring.depart();
+    rig.turn(60_000);
+    assert_eq!(rig.sent.len(), 2);
+    rig.until(|rig| rig.bytes_of(id) == b"asked");
+    rig.check_clean();
+}
+
+#[test]
+fn rest_of_what_a_node_has_said_comes_first_and_all_else_of_it_behind() {
+    let mut rig = Rig::with(&small(64, 256, 4096, 64));
+    let (mut peer, node) = rig.pair();
+    rig.ring.receive(node, false);
+    peer.write_all(&pattern(1, 5000)).unwrap();
+    rig.ring.enter(Some(Duration::from_millis(100)), None).unwrap();
+    assert!(rig.ring.next_light().is_none());
+    let Some(Event::Received { buffer, .. }) = rig.ring.next_heavy() else { panic!("nothing") };
+    assert_eq!(rig.ring.bytes(&buffer), &pattern(1, 5000)[..4096]);
+    rig.received.insert(node, rig.ring.bytes(&buffer)[..1000].to_vec());
+    rig.ring.keep_rest(node, buffer, 1000);
+    peer.write_all(b"more").unwrap();
+    // Not slept upon, and nothing of it is light.
+    rig.ring.enter(Some(Duration::from_secs(60)), None).unwrap();
+    assert!(rig.ring.next_light().is_none());
+    rig.until(|rig| rig.all_received() == 5004);
+    assert!(rig.bytes_of(node) == [&pattern(1, 5000)[..], b"more"].concat());
+    // Of one that is closed meanwhile nothing comes, and the buffer goes back.
+    peer.write_all(&pattern(1, 5000)).unwrap();
+    rig.ring.enter(Some(Duration::from_millis(100)), None).unwrap();
+    assert!(rig.ring.next_light().is_none());
+    let Some(Event::Received { buffer, .. }) = rig.ring.next_heavy() else { panic!("nothing") };
+    rig.ring.keep_rest(node, buffer, 1000);
+    rig.check_clean();
+    assert_eq!(rig.all_received(), 5004);
+}
+
+#[test]
+fn heavy_events_that_came_before_light_ones_do_not_wait_for_them() {
+    let mut rig = Rig::with(&small(64, 256, 4096, 64));
+    let (mut much, node) = rig.pair();
+    let (mut little, other) = rig.pair();
+    rig.ring.receive(node, false);
+    rig.turn(0);
+    much.write_all(&pattern(1, 40_000)).unwrap();
+    rig.ring.enter(Some(Duration::from_millis(100)), None).unwrap();
+    assert!(rig.ring.next_light().is_none());
+    // Arms it where bytes are there already.
+    little.write_all(b"little").unwrap();
+    rig.ring.receive(other, false);
+    rig.ring.depart();
+    let event = rig.ring.next_heavy().expect("it is older");
+    rig.take(event);
+    rig.until(|rig| rig.all_received() == 40_006);
+    assert!(rig.bytes_of(node) == pattern(1, 40_000));
     rig.check_clean();
 }
 
@@ -997,7 +1114,25 @@ fn random_run(seed: u64, settings: &RingSettings) -> Counters {
         for _ in 0..random.below(12) {
             random_step(&mut rig, &mut talks, &mut random);
         }
-        rig.turn(0);
+        rig.ring.enter(Some(Duration::ZERO), None).unwrap();
+        if random.below(2) == 0 {
+            while let Some(event) = rig.ring.next_light() {
+                rig.take(event);
+            }
+            random_step(&mut rig, &mut talks, &mut random);
+            rig.ring.depart();
+        }
+        while let Some(event) = rig.ring.next_heavy() {
+            rig.take_half(event);
+            if random.below(8) == 0 {
+                break;
+            }
+        }
+        if random.below(2) == 0 {
+            while let Some(event) = rig.ring.next_event() {
+                rig.take(event);
+            }
+        }
         assert!(rig.ended.is_empty(), "{:?}", rig.ended);
         rig.sent.clear();
         for talk in &talks {

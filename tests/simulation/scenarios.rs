@@ -887,6 +887,58 @@ fn memory_counts_no_length_of_a_request_that_is_over() {
 }
 
 #[test]
+fn who_has_much_to_take_waits_for_the_next_turns_while_somebody_asks_for_little() {
+    let mut rig = Rig::new(Settings::default());
+    let little = rig.client();
+    let much: Vec<u32> = (0..5).map(|_| rig.client()).collect();
+    let key = key("k", true);
+    much.iter().for_each(|&client| rig.ask(client, &format!("GET {key}")));
+    rig.let_in(true);
+    let backend = rig.backend_of(1);
+    let replies = format!("$100000\r\n{}\r\n", "x".repeat(100_000)).repeat(5);
+    let now = rig.now();
+    rig.proxy.handle_received(Conn::Client(little), &words("PING"), now);
+    rig.proxy.handle_received(Conn::Backend(backend), replies.as_bytes(), now);
+    let mut early = Vec::new();
+    rig.proxy.flush_light(&mut early);
+    let to = |action: &Action| match action {
+        Action::Send { conn, .. } => Some(*conn),
+        _ => None,
+    };
+    assert_eq!(early.iter().filter_map(to).collect::<Vec<_>>(), [Conn::Client(little)]);
+    let mut in_turn = || {
+        rig.turn();
+        let answered = |&&client: &&u32| rig.told(Conn::Client(client)).len() == 100_009;
+        let answered = much.iter().filter(answered).count();
+        (answered, rig.proxy.take_urgent())
+    };
+    assert_eq!(in_turn(), (3, true), "256 KiB and a piece, and the next turn comes at once");
+    assert_eq!(in_turn(), (2, false));
+    assert_eq!(in_turn(), (0, false));
+}
+
+#[test]
+fn memory_of_many_heavy_clients_is_given_back_in_pieces_the_heaviest_first() {
+    let mut rig = Rig::new(Settings::default());
+    let heavy: Vec<u32> = (0..6).map(|_| light_and_heavy(&mut rig).1).collect();
+    // They hold less than a MiB each, and eleven are to go.
+    rig.memory(101);
+    assert_eq!(rig.closed.len(), 4);
+    let (now, limit) = (rig.now(), 100 << 20);
+    rig.proxy.handle_memory(Memory { held: 95 << 20, limit, sharers: 1 }, now);
+    rig.turn();
+    assert_eq!(rig.closed.len(), 6, "no look in between");
+    assert!(heavy.iter().all(|&client| rig.closed.contains(&Conn::Client(client))));
+    rig.memory(60);
+    let many: Vec<u32> = (0..6).map(|_| light_and_heavy(&mut rig).1).collect();
+    rig.closed.clear();
+    rig.memory(101);
+    rig.proxy.handle_memory(Memory { held: 89 << 20, limit, sharers: 1 }, rig.now());
+    rig.turn();
+    assert_eq!(rig.closed.len(), 4, "that was enough: {many:?}");
+}
+
+#[test]
 fn long_pipeline_goes_on_in_pieces_while_somebody_asks_for_little() {
     let mut rig = Rig::new(Settings::default());
     let (long, short) = (rig.client(), rig.client());
@@ -1394,6 +1446,37 @@ fn subscriber_of_a_node_that_falls_silent_is_heard_elsewhere_though_nothing_else
     rig.connecting.retain(|of| of.1 == node(2));
     confirm(&mut rig, 2);
     assert!(!rig.closed.contains(&Conn::Client(client)));
+}
+
+#[test]
+fn messages_that_wait_until_their_clients_take_them_are_whole_in_order_and_in_each_ones_protocol() {
+    let mut rig = Rig::new(Settings::default());
+    let channel = key("ch", true);
+    let (old, new, len) = (rig.client(), rig.client(), channel.len());
+    rig.ask(new, "HELLO 3");
+    rig.ask(old, &format!("SUBSCRIBE {channel}"));
+    let (backend, now) = (rig.connecting.remove(0).0, rig.now());
+    rig.proxy.handle_connected(backend, true, now);
+    rig.settle();
+    rig.answer(backend, "%1 $5 proto :3 ");
+    rig.answer(backend, &format!(">3 $9 subscribe ${len} {channel} :1 "));
+    rig.ask(new, &format!("SUBSCRIBE {channel}"));
+    rig.settle();
+    rig.sent.clear();
+    let message = |n: usize| {
+        let body = n.to_string().repeat(5_000);
+        format!(">3 $7 message ${len} {channel} $5000 {body} ")
+    };
+    // The first is being sent while the others come.
+    rig.prompt = false;
+    (1..=3).for_each(|n| rig.answer(backend, &message(n)));
+    assert!(rig.told(Conn::Client(old)) == message(1).replacen('>', "*", 1));
+    assert!(rig.told(Conn::Client(new)) == message(1));
+    rig.prompt = true;
+    rig.settle();
+    let rest = [message(2), message(3)];
+    assert!(rig.told(Conn::Client(new)) == rest.concat());
+    assert!(rig.told(Conn::Client(old)) == rest.map(|of| of.replacen('>', "*", 1)).concat());
 }
 
 /// What a stop of the whole process takes is not counted against a node.
