@@ -33,6 +33,22 @@ impl<'a> Args<'a> {
         self.spans.get(index).map(|span| span.of(self.bytes))
     }
 
+    /// Words `from..to` as they stand in a request that may be forwarded: with their headers and
+    /// ends, one behind the other.
+    pub fn framed(&self, from: usize, to: usize) -> &'a [u8] {
+        let end_of = |word: &Span| word.end as usize + 2;
+        let words = self.spans.get(from..to).unwrap_or_default();
+        let Some(last) = words.last() else { return b"" };
+        let start = match from.checked_sub(1).and_then(|before| self.spans.get(before)) {
+            Some(before) => end_of(before),
+            // Behind the header of the whole, which has no `$`.
+            None => self.bytes.iter().position(|&byte| byte == b'$').unwrap_or(0),
+        };
+        let framed = self.bytes.get(start..end_of(last)).unwrap_or_default();
+        debug_assert!(framed.starts_with(b"$") && framed.ends_with(b"\r\n"));
+        framed
+    }
+
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         self.spans.iter().map(move |span| span.of(bytes))

@@ -210,7 +210,7 @@ impl Proxy {
 
     /// HOT: one comparison for each reply.
     #[inline]
-    fn note_if_slow(&mut self, r: u32) {
+    pub(super) fn note_if_slow(&mut self, r: u32) {
         if self.age_ms(r) >= u64::from(self.slow_after_ms) {
             self.note_slow(r);
         }

@@ -256,10 +256,10 @@ impl Proxy {
         let args = Args { bytes: source.bytes(), spans };
         let mut keys = std::mem::take(&mut self.keys);
         let found = command::keys_of(asked.command, &args, &mut keys);
-        let first = keys.first().and_then(|&key| args.get(key as usize)).map(slot_of);
-        let same = first.is_some_and(|slot| {
-            keys.iter().all(|&key| args.get(key as usize).map(slot_of) == Some(slot))
-        });
+        let word = |key: u32| args.get(key as usize).unwrap_or_default();
+        self.cut.by_slot(keys.iter().map(|&key| slot_of(word(key))));
+        let first = self.cut.groups.first().map(|group| group.slot);
+        let same = self.cut.groups.len() == 1;
         let allowed = match asked.command.class {
             Class::SplitValues => self.settings.split_reads,
             _ if asked.command.flags.has(command::Flags::READONLY) => self.settings.split_reads,
@@ -280,7 +280,7 @@ impl Proxy {
                 self.launch_single(Asked { marks, ..asked }, slot, source);
             }
             (Ok(()), Some(_)) => match command::split_shape(asked.command, &args, &keys) {
-                Some(shape) if allowed => self.fan_out_keys(asked, &args, &keys, &shape),
+                Some(shape) if allowed => self.fan_out_keys(asked, &args, &shape),
                 Some(_) | None => {
                     self.count_crossslot(asked.command);
                     self.answer_with(asked.client, errors::crossslot);
