@@ -247,10 +247,11 @@ impl Client {
         self.plain = session.authenticated && session.reply == ReplyMode::On && idle;
     }
 
-    /// Whether the next request may be run now.
+    /// How many requests may be run now, if nothing but their number changes.
     #[inline]
-    pub fn may_run(&self, requests_max: u32, output_soft: usize) -> bool {
-        self.has_room(self.room(requests_max), output_soft)
+    pub fn spare(&self, requests_max: u32, output_soft: usize) -> u32 {
+        let room = self.room(requests_max);
+        if self.has_room(room, output_soft) { room - self.in_flight } else { 0 }
     }
 
     /// Whether it goes, or is given away, when its last reply is out.

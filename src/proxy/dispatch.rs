@@ -34,6 +34,9 @@ impl Source<'_> {
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum Ran {
     Yes,
+    /// By the short way: with its client nothing has changed but that it has one request more in
+    /// flight.
+    AtOnce,
     /// It must wait until its elders are answered: to be run again then.
     HoldBack,
 }
@@ -84,9 +87,10 @@ impl Proxy {
         {
             let slot = slot_of(key);
             let marks = fast_marks(command, client.session.version);
-            if !self.launch_fast(c, command.id, slot, marks, source.bytes()) {
-                self.launch_single(Asked { client: c, command, marks }, slot, source);
+            if self.launch_fast(c, command.id, slot, marks, source.bytes()) {
+                return Ran::AtOnce;
             }
+            self.launch_single(Asked { client: c, command, marks }, slot, source);
             return Ran::Yes;
         }
         let ran = self.run_slow(c, command, source, spans);
