@@ -35,16 +35,14 @@ impl<'a> Args<'a> {
 
     /// Words `from..to` as they stand in a request that may be forwarded: with their headers and
     /// ends, one behind the other.
+    #[inline]
     pub fn framed(&self, from: usize, to: usize) -> &'a [u8] {
-        let end_of = |word: &Span| word.end as usize + 2;
-        let words = self.spans.get(from..to).unwrap_or_default();
-        let Some(last) = words.last() else { return b"" };
-        let start = match from.checked_sub(1).and_then(|before| self.spans.get(before)) {
-            Some(before) => end_of(before),
-            // Behind the header of the whole, which has no `$`.
-            None => self.bytes.iter().position(|&byte| byte == b'$').unwrap_or(0),
-        };
-        let framed = self.bytes.get(start..end_of(last)).unwrap_or_default();
+        let Some([first, others @ ..]) = self.spans.get(from..to) else { return b"" };
+        let last = others.last().unwrap_or(first);
+        // `$`, the length, CR LF.
+        let digits = first.len().checked_ilog10().unwrap_or(0) as usize + 1;
+        let start = (first.start as usize).saturating_sub(digits + 3);
+        let framed = self.bytes.get(start..last.end as usize + 2).unwrap_or_default();
         debug_assert!(framed.starts_with(b"$") && framed.ends_with(b"\r\n"));
         framed
     }

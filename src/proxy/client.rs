@@ -217,16 +217,24 @@ impl Client {
         self.in_flight += 1;
     }
 
-    /// Takes the head off; its reply has been written.
+    /// Takes the head off and closes it; its reply has been written.
     #[inline]
-    pub fn pop(&mut self, requests: &Requests) {
+    pub fn pop(&mut self, requests: &mut Requests) {
         debug_assert_ne!(self.head, NONE);
-        self.head = requests[self.head].next_in_client;
+        let head = self.head;
+        self.head = requests[head].next_in_client;
+        requests.close(head);
         if self.head == NONE {
             self.tail = NONE;
         }
         self.in_flight -= 1;
         self.window.answered += 1;
+    }
+
+    /// Whether an answer may let it go on, or be the last.
+    #[inline]
+    pub fn waits_for_progress(&self) -> bool {
+        self.partial.is_some() || self.phase == Phase::Last
     }
 
     /// Takes what is to be sent next.

@@ -6,8 +6,8 @@ use super::Proxy;
 use super::dispatch::{Asked, Ran, Source};
 use super::launch::{Bytes, UNSERVED_BUDGET_MS};
 use super::local::{errors, info};
-use super::request::{Marks, State};
-use super::split::{Cut, Merge};
+use super::request::{Marks, NewRequest, State};
+use super::split::{Cut, Group, Merge};
 use super::types::{NO_SLOT, NONE};
 use super::walk::wanted::slot_of_pattern;
 use crate::cluster::{SLOTS, UNOWNED, slot_of};
@@ -51,16 +51,37 @@ impl Proxy {
     /// Opens and launches one part for each group of a cut.
     fn launch_groups(&mut self, asked: Asked, s: u32, pieces: &Pieces, several: Marks) {
         let first = self.splits[s].parts.len();
-        for group in &pieces.cut.groups {
-            let marks = if group.count > 1 { asked.marks.with(several) } else { asked.marks };
-            self.open_part(Asked { marks, ..asked }, s, group.slot);
-        }
+        self.open_groups(asked, s, &pieces.cut.groups, several);
         for group in 0..pieces.cut.groups.len() {
             let build =
                 |out: &mut Vec<u8>| pieces.cut.encode(group, pieces.args, pieces.shape, out);
             if !self.launch_part_fast(s, first + group, build) {
                 self.launch_part(s, first + group, Bytes::Build(&build));
             }
+        }
+    }
+
+    /// As `open_part` for each group.
+    fn open_groups(&mut self, asked: Asked, s: u32, groups: &[Group], several: Marks) {
+        let client = &mut self.clients[asked.client];
+        let split = &mut self.splits[s];
+        client.in_flight += groups.len() as u32;
+        split.pending += groups.len() as u32;
+        for group in groups {
+            let mut marks = if group.count > 1 { asked.marks.with(several) } else { asked.marks };
+            marks.unset(Marks::SILENT);
+            let r = self.requests.open(NewRequest {
+                client: asked.client,
+                client_generation: client.generation,
+                slot: group.slot,
+                command: asked.command.id,
+                marks,
+                since: self.now.ms as u32,
+            });
+            let entry = &mut self.requests[r];
+            entry.split = s;
+            entry.part = split.parts.len() as u32;
+            split.parts.push(r);
         }
     }
 

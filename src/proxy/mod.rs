@@ -409,8 +409,7 @@ impl Proxy {
         if client.head == NONE {
             client.barrier = false;
         }
-        let interesting =
-            client.partial.is_some() || client.phase == Phase::Last || self.leaving.active;
+        let interesting = client.waits_for_progress() || self.leaving.active;
         if interesting && !client.resuming {
             client.resuming = true;
             self.resuming.push(c);
