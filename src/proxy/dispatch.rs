@@ -64,7 +64,7 @@ impl Proxy {
     #[inline]
     pub(super) fn run(&mut self, c: u32, source: Source, spans: &[Span]) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
-        let command = match command::lookup(&args) {
+        let command = match self.recent.lookup(&args) {
             Ok(command) => command,
             Err(error) => {
                 let ran = self.run_unknown(c, source, spans, error);

@@ -90,7 +90,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
-use crate::command::Learned;
+use crate::command::{Learned, Recent};
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
 use backend::Backend;
@@ -167,6 +167,7 @@ pub struct Proxy {
     topology: Option<Arc<Topology>>,
     mapless: Mapless,
     learned: Option<Arc<Learned>>,
+    recent: Recent,
     scripts: Scripts,
     inquiries: Inquiries,
     receivers: Receivers,
@@ -262,6 +263,7 @@ impl Proxy {
             topology: None,
             mapless: Mapless::default(),
             learned: None,
+            recent: Recent::default(),
             scripts: Scripts::default(),
             inquiries: Inquiries::default(),
             receivers: Receivers::default(),
