@@ -8,8 +8,9 @@
 #   bench/micro.sh --cache             also cache lines per command that are not in a first cache of 32 KiB (simulated,
 #                                      so no prefetching; only the `busy` cases need more than that)
 #
-# Each case runs 1,000 times and 3,000 times, or fewer times if it has many commands; the difference is divided by that
-# of the runs, so that the program's start does not count. Needs valgrind (sudo apt-get install valgrind) and builds with `cargo bench --bench micro --no-run`.
+# Each case runs 1,000 times and 3,000 times (20 and 60 if it has many commands); the difference is divided by that of
+# the runs, so that the program's start does not count. Needs valgrind (sudo apt-get install valgrind) and builds with
+# `cargo bench --bench micro --no-run`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LC_ALL=C
