@@ -199,7 +199,7 @@ impl Proxy {
         if self.splits[s].merge == Merge::Walk {
             return self.walk_on(s);
         }
-        let pick = self.random();
+        let pick = if self.splits[s].merge == Merge::Weighted { self.random() } else { 0 };
         let mut out = std::mem::take(&mut self.merged);
         out.clear();
         let split = &mut self.splits[s];
