@@ -406,4 +406,27 @@ mod tests {
         }
         assert!(window.requests > 4096);
     }
+
+    #[test]
+    fn as_many_may_be_run_as_there_is_room_for_and_none_behind_a_barrier() {
+        let address = ([127, 0, 0, 1], 6379).into();
+        let session = Session::new(1, address, address, 0, true);
+        let mut client = Client::new(0, Socket::default(), session);
+        client.in_flight = 10;
+        assert_eq!(client.spare(4096, 1), WINDOW_FIRST - 10);
+        assert_eq!(client.spare(16, 1), 6);
+        assert_eq!((client.spare(10, 1), client.spare(5, 1)), (0, 0));
+        client.window.requests = 1 << 20;
+        assert_eq!(client.spare(4096, 1), 4086);
+        client.irregular = 1;
+        assert_eq!(client.spare(4096, 1), IRREGULAR_WINDOW - 10);
+        client.stored = 1;
+        assert_eq!(client.spare(4096, 1), 0, "its replies are to be taken first");
+        client.stored = 0;
+        client.barrier = true;
+        assert_eq!(client.spare(4096, 1), 0);
+        client.barrier = false;
+        client.phase = Phase::Last;
+        assert_eq!(client.spare(4096, 1), 0);
+    }
 }
