@@ -82,7 +82,11 @@ impl Recent {
             return Ok(command);
         }
         let command = place.2;
-        if arity_ok(command, args.len()) { Ok(command) } else { Err(LookupError::WrongArity(command)) }
+        if arity_ok(command, args.len()) {
+            Ok(command)
+        } else {
+            Err(LookupError::WrongArity(command))
+        }
     }
 }
 
@@ -304,7 +308,8 @@ mod tests {
     #[test]
     fn what_was_found_lately_is_what_is_found() {
         let mut recent = Recent::default();
-        let names = ["GET", "get", "GeT", "SET", "GET\0", "GETS", "CONFIG", "MSET", "PING", "", "G"];
+        let names =
+            ["GET", "get", "GeT", "SET", "GET\0", "GETS", "CONFIG", "MSET", "PING", "", "G"];
         for _ in 0..3 {
             for (name, word) in names.iter().flat_map(|name| [(name, "GET"), (name, "SET")]) {
                 for count in 1..5 {

@@ -108,12 +108,7 @@ impl Proxy {
     }
 
     /// The common path: as `launch_part`, where nothing is in the way. `false`: nothing was done.
-    fn launch_part_fast(
-        &mut self,
-        s: u32,
-        part: usize,
-        build: impl FnOnce(&mut Vec<u8>),
-    ) -> bool {
+    fn launch_part_fast(&mut self, s: u32, part: usize, build: impl FnOnce(&mut Vec<u8>)) -> bool {
         let split = &self.splits[s];
         let Some(&r) = split.parts.get(part) else { return false };
         let entry = &self.requests[r];

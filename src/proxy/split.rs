@@ -676,7 +676,8 @@ mod tests {
         let words = ["MSET", "a", &long, "b", "", "c", "3"];
         check(&words, &[1, 2, 1], &[&["MSET", "a", &long, "c", "3"], &["MSET", "b", ""]]);
         let words = ["MSETEX", "2", "a", "1", "b", "2", "EX", "10"];
-        let parts = [&["MSETEX", "1", "a", "1", "EX", "10"][..], &["MSETEX", "1", "b", "2", "EX", "10"]];
+        let parts =
+            [&["MSETEX", "1", "a", "1", "EX", "10"][..], &["MSETEX", "1", "b", "2", "EX", "10"]];
         check(&words, &[1, 2], &parts);
         let words = ["JSON.MGET", "a", "b", "$.x"];
         check(&words, &[1, 2], &[&["JSON.MGET", "a", "$.x"], &["JSON.MGET", "b", "$.x"]]);
