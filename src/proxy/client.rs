@@ -210,6 +210,7 @@ impl Client {
     pub fn push(&mut self, request: u32, requests: &mut Requests) {
         if self.tail == NONE {
             self.head = request;
+            requests.clients_waiting += 1;
         } else {
             requests[self.tail].next_in_client = request;
         }
@@ -226,6 +227,7 @@ impl Client {
         requests.close(head);
         if self.head == NONE {
             self.tail = NONE;
+            requests.clients_waiting -= 1;
         }
         self.in_flight -= 1;
         self.window.answered += 1;

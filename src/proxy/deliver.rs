@@ -94,7 +94,7 @@ impl Proxy {
         let len = common_leaf(rest).filter(|&len| len < BIG_BYTES)?;
         let r = backend.head().filter(|&r| !backend.is_unwritten(self.requests[r].start))?;
         backend.progress_ms = self.now.ms;
-        backend.pop(&self.requests);
+        backend.pop(&mut self.requests);
         if let Some(next) = backend.head() {
             self.requests.touch(next);
         }
@@ -113,7 +113,7 @@ impl Proxy {
             self.note_big_reply(b, r, reply.len() as u64);
         }
         let backend = &mut self.backends[b as usize];
-        backend.pop(&self.requests);
+        backend.pop(&mut self.requests);
         if let Some(next) = backend.head() {
             self.requests.touch(next);
         }
@@ -167,7 +167,7 @@ impl Proxy {
             return self.handle_subscriber_reply(b, r, &reply);
         }
         if orphan {
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             self.complete(r, &reply);
         } else {
             if lane == Lane::Private {
@@ -200,7 +200,7 @@ impl Proxy {
         if c == NONE {
             // Its client left in the middle.
             if ended {
-                self.backends[b as usize].pop(&self.requests);
+                self.backends[b as usize].pop(&mut self.requests);
                 self.requests.close(r);
             }
             return;
@@ -223,7 +223,7 @@ impl Proxy {
                 self.note_big_reply(b, r, bytes);
             }
             self.note_if_slow(r);
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             self.release_messages(c);
             self.settle(r);
             return self.advance(c, r);
@@ -409,6 +409,7 @@ impl Proxy {
         client.phase = client::Phase::Closing;
         client.output.clear(&mut self.client_pool);
         let mut at = client.head;
+        self.requests.clients_waiting -= u32::from(at != NONE);
         client.head = NONE;
         client.tail = NONE;
         client.in_flight = 0;
