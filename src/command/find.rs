@@ -54,8 +54,8 @@ pub fn lookup(args: &Args) -> Result<&'static Command, LookupError> {
     if arity_ok(command, args.len()) { Ok(command) } else { Err(LookupError::WrongArity(command)) }
 }
 
-/// Commands that were looked up last, by the very bytes of their names: pipelines repeat themselves,
-/// and a name that comes again need not be folded and hashed. Containers are not among them, nor
+/// Commands that were looked up last, by the very bytes of their names: pipelines repeat them, and
+/// a name that comes again need not be folded and hashed. Containers are not among them, nor
 /// names over 8 bytes.
 #[derive(Debug)]
 pub struct Recent([(u64, usize, &'static Command); RECENT]);

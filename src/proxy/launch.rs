@@ -105,8 +105,8 @@ impl Proxy {
         true
     }
 
-    /// The backend that a request of this client goes to at once: it is ready, and nothing irregular
-    /// is under way. Not asked here: whether the client's elders went by the same map.
+    /// The backend that a request of this client goes to at once: it is ready, and nothing is
+    /// irregular. Not asked here: whether the client's elders went by the same map.
     #[inline]
     pub(super) fn free_way(&self, client: &Client, slot: u16, marks: Marks) -> Option<u32> {
         let node = self.map.get(slot);
