@@ -12,7 +12,7 @@ use rig::{Rig, command};
 
 #[track_caller]
 fn check(words: &[&str], pipeline: usize, reply: &str, expected: usize) {
-    let mut rig = Rig::new();
+    let mut rig = Rig::new(1);
     let mut request = Vec::new();
     for n in 0..pipeline {
         let words: Vec<String> =

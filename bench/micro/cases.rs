@@ -193,36 +193,62 @@ fn keys() -> [Case; 7] {
 
 // --- the whole way ----------------------------------------------------------------------------
 
-/// From the client's bytes to the nodes', and from their replies to the client's: everything but the kernel, and the
-/// nodes' and the client's part in the rig with it.
-fn passing(name: &'static str, words: &[&str], pipeline: u32, reply: &str, received: u64) -> Case {
-    let bytes = request(words).repeat(pipeline as usize);
+/// From the clients' bytes to the nodes', and from their replies to the clients': everything but the kernel, and the
+/// nodes' and the clients' part in the rig with it. Each client sends `bytes`, so many commands.
+fn passing(
+    name: &'static str,
+    (bytes, commands): (Vec<u8>, u32),
+    clients: u32,
+    reply: &str,
+    received: usize,
+) -> Case {
     let reply = reply.as_bytes().to_vec();
-    let mut rig = Rig::new();
+    let mut rig = Rig::new(clients);
     // The connections to the nodes.
     rig.round(&bytes, &reply);
-    case(name, pipeline, received, move || {
+    case(name, commands * clients, received as u64 * u64::from(clients), move || {
         rig.round(black_box(&bytes), &reply);
         rig.received as u64
     })
 }
 
-fn whole() -> [Case; 6] {
+/// The same command again and again, each time with another key: `#` in its words.
+fn pipeline(words: &[&str], commands: u32) -> (Vec<u8>, u32) {
+    let mut bytes = Vec::new();
+    for n in 0..commands {
+        let words: Vec<String> =
+            words.iter().map(|word| word.replace('#', &format!("{:012}", n * 7919))).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        command(&words, &mut bytes);
+    }
+    (bytes, commands)
+}
+
+/// Clients of the `busy` cases: their requests in flight fill more than the nearest cache.
+const MANY: u32 = 50;
+
+fn whole() -> [Case; 10] {
     let bulk = format!("$64\r\n{}\r\n", "x".repeat(64));
     let value = "x".repeat(64);
     let keys = ten_keys();
     let mget: Vec<&str> = ["MGET"].into_iter().chain(keys.iter().map(String::as_str)).collect();
     let mset: Vec<&str> =
-        ["MSET"].into_iter().chain(keys.iter().flat_map(|key| [key.as_str(), "x"])).collect();
+        ["MSET"].into_iter().chain(keys.iter().flat_map(|key| [key.as_str(), &value])).collect();
+    let [mget, mset] = [mget, mset].map(|words| (request(&words), 1));
     let one = format!("*1\r\n{bulk}");
-    let get = ["GET", "key:000000012345"];
-    let set = ["SET", "key:000000012345", &value];
+    let get = |commands| pipeline(&["GET", "key:#"], commands);
+    let set = |commands| pipeline(&["SET", "key:#", &value], commands);
+    let ten = 5 + 10 * bulk.len();
     [
-        passing("proxy_get", &get, 1, &bulk, bulk.len() as u64),
-        passing("proxy_get_pipeline_16", &get, 16, &bulk, 16 * bulk.len() as u64),
-        passing("proxy_set_64", &set, 1, "+OK\r\n", 5),
-        passing("proxy_set_64_pipeline_64", &set, 64, "+OK\r\n", 64 * 5),
-        passing("proxy_mget_10_cut_and_merged", &mget, 1, &one, 5 + 10 * bulk.len() as u64),
-        passing("proxy_mset_10_cut_and_merged", &mset, 1, "+OK\r\n", 5),
+        passing("proxy_get", get(1), 1, &bulk, bulk.len()),
+        passing("proxy_get_pipeline_16", get(16), 1, &bulk, 16 * bulk.len()),
+        passing("proxy_set_64", set(1), 1, "+OK\r\n", 5),
+        passing("proxy_set_64_pipeline_64", set(64), 1, "+OK\r\n", 64 * 5),
+        passing("proxy_mget_10_cut_and_merged", mget.clone(), 1, &one, ten),
+        passing("proxy_mset_10_cut_and_merged", mset.clone(), 1, "+OK\r\n", 5),
+        passing("busy_get_pipeline_16", get(16), MANY, &bulk, 16 * bulk.len()),
+        passing("busy_set_64_pipeline_64", set(64), MANY, "+OK\r\n", 64 * 5),
+        passing("busy_mget_10_cut_and_merged", mget, MANY, &one, ten),
+        passing("busy_mset_10_cut_and_merged", mset, MANY, "+OK\r\n", 5),
     ]
 }

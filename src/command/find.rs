@@ -54,6 +54,53 @@ pub fn lookup(args: &Args) -> Result<&'static Command, LookupError> {
     if arity_ok(command, args.len()) { Ok(command) } else { Err(LookupError::WrongArity(command)) }
 }
 
+/// Commands that were looked up last, by the very bytes of their names: pipelines repeat them, and
+/// a name that comes again need not be folded and hashed. Containers are not among them, nor
+/// names over 8 bytes.
+#[derive(Debug)]
+pub struct Recent([(u64, usize, &'static Command); RECENT]);
+
+const RECENT: usize = 8;
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent([(0, 0, &COMMANDS[0]); RECENT])
+    }
+}
+
+impl Recent {
+    /// As the function of that name.
+    #[inline]
+    pub fn lookup(&mut self, args: &Args) -> Result<&'static Command, LookupError> {
+        let Some((word, len)) = short_name(args) else { return lookup(args) };
+        let place = &mut self.0[word as usize % RECENT];
+        if (place.0, place.1) != (word, len) {
+            let command = lookup(args)?;
+            if !command.is_container() && command.parent == NO_PARENT {
+                *place = (word, len, command);
+            }
+            return Ok(command);
+        }
+        let command = place.2;
+        if arity_ok(command, args.len()) {
+            Ok(command)
+        } else {
+            Err(LookupError::WrongArity(command))
+        }
+    }
+}
+
+/// A name of up to 8 bytes as a word, and how many they are. What follows it is read along, so
+/// there must be something.
+#[inline]
+fn short_name(args: &Args) -> Option<(u64, usize)> {
+    let span = args.spans.first()?;
+    let word = args.bytes.get(span.start as usize..)?.first_chunk::<8>()?;
+    let len = span.len();
+    let spare = 8usize.checked_sub(len).filter(|&spare| spare < 8)?;
+    Some((u64::from_le_bytes(*word) & (u64::MAX >> (8 * spare)), len))
+}
+
 /// Slots of the index. Four times sparser than the table: about 1.1 looks for a name in it.
 const INDEX_BITS: u32 = 11;
 const INDEX_SIZE: usize = 1 << INDEX_BITS;
@@ -239,6 +286,7 @@ const fn part_of(name: &str) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::Span;
 
     /// How many places of the index are looked at until the command is found.
     fn looks(command: &Command) -> usize {
@@ -254,6 +302,28 @@ mod tests {
         for name in ["GET", "SET", "INCR", "LPUSH", "HSET", "HGET", "SADD", "ZADD", "MGET", "PING"]
         {
             assert_eq!(find(name.as_bytes()).map(looks), Some(1), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_was_found_lately_is_what_is_found() {
+        let mut recent = Recent::default();
+        let names =
+            ["GET", "get", "GeT", "SET", "GET\0", "GETS", "CONFIG", "MSET", "PING", "", "G"];
+        for _ in 0..3 {
+            for (name, word) in names.iter().flat_map(|name| [(name, "GET"), (name, "SET")]) {
+                for count in 1..5 {
+                    let mut bytes = name.as_bytes().to_vec();
+                    bytes.extend_from_slice(b"\r\n$3\r\n");
+                    let place = bytes.len() as u32;
+                    bytes.extend_from_slice(word.as_bytes());
+                    let mut spans = vec![Span { start: 0, end: name.len() as u32 }];
+                    spans.resize(count, Span { start: place, end: place + 3 });
+                    let args = Args { bytes: &bytes, spans: &spans };
+                    let found = format!("{:?}", recent.lookup(&args));
+                    assert_eq!(found, format!("{:?}", lookup(&args)), "{name} {word} {count}");
+                }
+            }
         }
     }
 

@@ -33,6 +33,20 @@ impl<'a> Args<'a> {
         self.spans.get(index).map(|span| span.of(self.bytes))
     }
 
+    /// Words `from..to` as they stand in a request that may be forwarded: with their headers and
+    /// ends, one behind the other.
+    #[inline]
+    pub fn framed(&self, from: usize, to: usize) -> &'a [u8] {
+        let Some([first, others @ ..]) = self.spans.get(from..to) else { return b"" };
+        let last = others.last().unwrap_or(first);
+        // `$`, the length, CR LF.
+        let digits = first.len().checked_ilog10().unwrap_or(0) as usize + 1;
+        let start = (first.start as usize).saturating_sub(digits + 3);
+        let framed = self.bytes.get(start..last.end as usize + 2).unwrap_or_default();
+        debug_assert!(framed.starts_with(b"$") && framed.ends_with(b"\r\n"));
+        framed
+    }
+
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + use<'a> {
         let bytes = self.bytes;
         self.spans.iter().map(move |span| span.of(bytes))

@@ -19,7 +19,7 @@ mod learned_tests;
 #[cfg(test)]
 mod table_tests;
 
-pub use find::{COMMANDS, LookupError, find, find_sub, lookup};
+pub use find::{COMMANDS, LookupError, Recent, find, find_sub, lookup};
 pub use flags::Flags;
 pub use keys::{Args, KeyError, KeyRule, Word, keys_of};
 pub use learned::{Learned, LearnedCommand};

@@ -180,6 +180,13 @@ impl Backend {
         matches!(self.phase, Phase::Connecting | Phase::Handshake | Phase::Ready)
     }
 
+    /// HOT: whether the next byte is the first of an answer to its oldest request.
+    #[inline]
+    pub fn is_between_replies(&self) -> bool {
+        let serves = self.phase == Phase::Ready && self.lane == Lane::Shared;
+        serves && !self.skipping && self.scanner.at_start()
+    }
+
     /// A piece of a frame that is not whole yet has come.
     pub fn note_part(&mut self, now_ms: u64, started: bool, len: usize) {
         if started {
@@ -324,6 +331,7 @@ impl Backend {
     }
 
     /// Whether no byte of the request was handed to the kernel.
+    #[inline]
     pub fn is_unwritten(&self, start: u32) -> bool {
         (start.wrapping_sub(self.handed) as i32) >= 0
     }

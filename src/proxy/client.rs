@@ -218,17 +218,25 @@ impl Client {
         self.in_flight += 1;
     }
 
-    /// Takes the head off; its reply has been written.
+    /// Takes the head off and closes it; its reply has been written.
     #[inline]
     pub fn pop(&mut self, requests: &mut Requests) {
         debug_assert_ne!(self.head, NONE);
-        self.head = requests[self.head].next_in_client;
+        let head = self.head;
+        self.head = requests[head].next_in_client;
+        requests.close(head);
         if self.head == NONE {
             self.tail = NONE;
             requests.clients_waiting -= 1;
         }
         self.in_flight -= 1;
         self.window.answered += 1;
+    }
+
+    /// Whether an answer may let it go on, or be the last.
+    #[inline]
+    pub fn waits_for_progress(&self) -> bool {
+        self.partial.is_some() || self.phase == Phase::Last
     }
 
     /// Takes what is to be sent next.
@@ -249,10 +257,11 @@ impl Client {
         self.plain = session.authenticated && session.reply == ReplyMode::On && idle;
     }
 
-    /// Whether the next request may be run now.
+    /// How many requests may be run now, if nothing but their number changes.
     #[inline]
-    pub fn may_run(&self, requests_max: u32, output_soft: usize) -> bool {
-        self.has_room(self.room(requests_max), output_soft)
+    pub fn spare(&self, requests_max: u32, output_soft: usize) -> u32 {
+        let room = self.room(requests_max);
+        if self.has_room(room, output_soft) { room - self.in_flight } else { 0 }
     }
 
     /// Whether it goes, or is given away, when its last reply is out.
@@ -398,5 +407,28 @@ mod tests {
             window.handed_over(bytes);
         }
         assert!(window.requests > 4096);
+    }
+
+    #[test]
+    fn as_many_may_be_run_as_there_is_room_for_and_none_behind_a_barrier() {
+        let address = ([127, 0, 0, 1], 6379).into();
+        let session = Session::new(1, address, address, 0, true);
+        let mut client = Client::new(0, Socket::default(), session);
+        client.in_flight = 10;
+        assert_eq!(client.spare(4096, 1), WINDOW_FIRST - 10);
+        assert_eq!(client.spare(16, 1), 6);
+        assert_eq!((client.spare(10, 1), client.spare(5, 1)), (0, 0));
+        client.window.requests = 1 << 20;
+        assert_eq!(client.spare(4096, 1), 4086);
+        client.irregular = 1;
+        assert_eq!(client.spare(4096, 1), IRREGULAR_WINDOW - 10);
+        client.stored = 1;
+        assert_eq!(client.spare(4096, 1), 0, "its replies are to be taken first");
+        client.stored = 0;
+        client.barrier = true;
+        assert_eq!(client.spare(4096, 1), 0);
+        client.barrier = false;
+        client.phase = Phase::Last;
+        assert_eq!(client.spare(4096, 1), 0);
     }
 }

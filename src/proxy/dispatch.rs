@@ -34,6 +34,9 @@ impl Source<'_> {
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub(super) enum Ran {
     Yes,
+    /// By the short way: with its client nothing has changed but that it has one request more in
+    /// flight.
+    AtOnce,
     /// It must wait until its elders are answered: to be run again then.
     HoldBack,
 }
@@ -61,7 +64,7 @@ impl Proxy {
     #[inline]
     pub(super) fn run(&mut self, c: u32, source: Source, spans: &[Span]) -> Ran {
         let args = Args { bytes: source.bytes(), spans };
-        let command = match command::lookup(&args) {
+        let command = match self.recent.lookup(&args) {
             Ok(command) => command,
             Err(error) => {
                 let before = self.tally.commands;
@@ -88,9 +91,10 @@ impl Proxy {
         {
             let slot = slot_of(key);
             let marks = fast_marks(command, client.session.version);
-            if !self.launch_fast(c, command.id, slot, marks, source.bytes()) {
-                self.launch_single(Asked { client: c, command, marks }, slot, source);
+            if self.launch_fast(c, command.id, slot, marks, source.bytes()) {
+                return Ran::AtOnce;
             }
+            self.launch_single(Asked { client: c, command, marks }, slot, source);
             return Ran::Yes;
         }
         let ran = self.run_slow(c, command, source, spans);
@@ -263,10 +267,10 @@ impl Proxy {
         let args = Args { bytes: source.bytes(), spans };
         let mut keys = std::mem::take(&mut self.keys);
         let found = command::keys_of(asked.command, &args, &mut keys);
-        let first = keys.first().and_then(|&key| args.get(key as usize)).map(slot_of);
-        let same = first.is_some_and(|slot| {
-            keys.iter().all(|&key| args.get(key as usize).map(slot_of) == Some(slot))
-        });
+        let word = |key: u32| args.get(key as usize).unwrap_or_default();
+        self.cut.by_slot(keys.iter().map(|&key| slot_of(word(key))));
+        let first = self.cut.groups.first().map(|group| group.slot);
+        let same = self.cut.groups.len() == 1;
         let allowed = match asked.command.class {
             Class::SplitValues => self.settings.split_reads,
             _ if asked.command.flags.has(command::Flags::READONLY) => self.settings.split_reads,
@@ -287,7 +291,7 @@ impl Proxy {
                 self.launch_single(Asked { marks, ..asked }, slot, source);
             }
             (Ok(()), Some(_)) => match command::split_shape(asked.command, &args, &keys) {
-                Some(shape) if allowed => self.fan_out_keys(asked, &args, &keys, &shape),
+                Some(shape) if allowed => self.fan_out_keys(asked, &args, &shape),
                 Some(_) | None => {
                     self.count_crossslot(asked.command);
                     self.answer_with(asked.client, errors::crossslot);

@@ -6,8 +6,8 @@ use super::Proxy;
 use super::dispatch::{Asked, Ran, Source};
 use super::launch::{Bytes, UNSERVED_BUDGET_MS};
 use super::local::{errors, info};
-use super::request::{Marks, State};
-use super::split::{Cut, Merge};
+use super::request::{Marks, NewRequest, State};
+use super::split::{Cut, Group, Merge};
 use super::types::{NO_SLOT, NONE};
 use super::walk::wanted::slot_of_pattern;
 use crate::cluster::{SLOTS, UNOWNED, slot_of};
@@ -16,16 +16,9 @@ use crate::resp::request::{Parsed, RequestLimits, RequestParser, encode_request}
 use crate::resp::{Version, write};
 
 impl Proxy {
-    /// Sends a request of classes C, D, E as one part for each slot.
-    pub(super) fn fan_out_keys(
-        &mut self,
-        asked: Asked,
-        args: &Args,
-        keys: &[u32],
-        shape: &SplitShape,
-    ) {
-        let mut cut = std::mem::take(&mut self.cut);
-        cut.by_slot(keys.iter().map(|&key| slot_of(args.get(key as usize).unwrap_or_default())));
+    /// Sends a request of classes C, D, E as one part for each slot, as `cut` says.
+    pub(super) fn fan_out_keys(&mut self, asked: Asked, args: &Args, shape: &SplitShape) {
+        let cut = std::mem::take(&mut self.cut);
         let merge = merge_of(asked.command.class);
         let s = self.open_parent(asked, merge);
         if merge == Merge::Values {
@@ -58,14 +51,37 @@ impl Proxy {
     /// Opens and launches one part for each group of a cut.
     fn launch_groups(&mut self, asked: Asked, s: u32, pieces: &Pieces, several: Marks) {
         let first = self.splits[s].parts.len();
-        for group in &pieces.cut.groups {
-            let marks = if group.count > 1 { asked.marks.with(several) } else { asked.marks };
-            self.open_part(Asked { marks, ..asked }, s, group.slot);
-        }
+        self.open_groups(asked, s, &pieces.cut.groups, several);
         for group in 0..pieces.cut.groups.len() {
             let build =
                 |out: &mut Vec<u8>| pieces.cut.encode(group, pieces.args, pieces.shape, out);
-            self.launch_part(s, first + group, Bytes::Build(&build));
+            if !self.launch_part_fast(s, first + group, build) {
+                self.launch_part(s, first + group, Bytes::Build(&build));
+            }
+        }
+    }
+
+    /// As `open_part` for each group.
+    fn open_groups(&mut self, asked: Asked, s: u32, groups: &[Group], several: Marks) {
+        let client = &mut self.clients[asked.client];
+        let split = &mut self.splits[s];
+        client.in_flight += groups.len() as u32;
+        split.pending += groups.len() as u32;
+        for group in groups {
+            let mut marks = if group.count > 1 { asked.marks.with(several) } else { asked.marks };
+            marks.unset(Marks::SILENT);
+            let r = self.requests.open(NewRequest {
+                client: asked.client,
+                client_generation: client.generation,
+                slot: group.slot,
+                command: asked.command.id,
+                marks,
+                since: self.now.ms as u32,
+            });
+            let entry = &mut self.requests[r];
+            entry.split = s;
+            entry.part = split.parts.len() as u32;
+            split.parts.push(r);
         }
     }
 
@@ -91,51 +107,67 @@ impl Proxy {
         }
     }
 
+    /// The common path: as `launch_part`, where nothing is in the way. `false`: nothing was done.
+    fn launch_part_fast(&mut self, s: u32, part: usize, build: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let split = &self.splits[s];
+        let Some(&r) = split.parts.get(part) else { return false };
+        let entry = &self.requests[r];
+        let there = split.parent != NONE && entry.split == s;
+        if !there || entry.marks.has(UNCOMMON) || self.now.ms < self.resharding_ms {
+            return false;
+        }
+        let client = &self.clients[entry.client];
+        if client.session.seat != 0 || client.map_version != self.map.version() {
+            return false;
+        }
+        let Some(b) = self.free_way(client, entry.slot, entry.marks) else { return false };
+        self.append_to(b, r, build);
+        true
+    }
+
     /// A part has its final reply.
     pub(super) fn complete_part(&mut self, r: u32, reply: &[u8]) {
-        if (self.now.ms as u32).wrapping_sub(self.requests[r].since) >= self.slow_after_ms {
-            self.note_slow(r);
-        }
-        if self.requests[r].marks.has(Marks::EXEC) {
+        self.note_if_slow(r);
+        let marks = self.requests[r].marks;
+        if marks.has(Marks::EXEC) {
             return self.finish_exec(r, reply);
         }
-        let mut counted = Vec::new();
-        let mut reply = reply;
+        if !marks.has(Marks::PRIVATE) {
+            return self.take_in(r, reply);
+        }
         if self.is_sync_leg(r) {
             self.note_sync_reply(r, reply);
-        } else if self.requests[r].marks.has(Marks::PRIVATE) && !self.is_at_node(r) {
-            if !self.count_replicas(r, reply, &mut counted) {
-                return;
+        } else if !self.is_at_node(r) {
+            let mut counted = Vec::new();
+            if self.count_replicas(r, reply, &mut counted) {
+                self.take_in(r, &counted);
             }
-            reply = &counted;
+            return;
         }
+        self.take_in(r, reply);
+    }
+
+    /// A part's reply, as the merge is to have it.
+    fn take_in(&mut self, r: u32, reply: &[u8]) {
         self.settle(r);
         if self.requests[r].state == State::InFlight {
             self.time_part(r);
         }
-        let bytes_max = self.reply_bytes_max();
         let entry = &mut self.requests[r];
         entry.state = State::Done;
         let (c, s) = (entry.client, entry.split);
         let optional = entry.marks.has(Marks::OPTIONAL) && reply.first() == Some(&b'-');
         let split = &mut self.splits[s];
         if !optional && split.absorb(reply) {
-            split.kept += reply.len();
-            let joined_max = self.settings.keys_max_bytes.min(bytes_max);
-            let kept_max = if split.merge == Merge::Join { joined_max } else { bytes_max };
-            let over = split.kept > kept_max;
-            if over && split.error.is_empty() {
-                errors::reply_too_large(&mut split.error);
-            }
-            if split.error.is_empty() {
-                self.requests.set_reply(r, reply);
-            }
+            self.keep_for_merge(r, s, reply);
         }
-        split.pending -= 1;
-        self.answer_overtaken(r, reply);
-        // That may have closed the client.
-        if self.requests[r].client != c || self.requests[r].split != s {
-            return;
+        self.splits[s].pending -= 1;
+        if self.clients[c].irregular > 0 {
+            self.answer_overtaken(r, reply);
+            // That may have closed the client.
+            if self.requests[r].client != c || self.requests[r].split != s {
+                return;
+            }
         }
         if self.splits[s].pending == 0 {
             self.finish_split(s);
@@ -144,11 +176,25 @@ impl Proxy {
         }
     }
 
+    fn keep_for_merge(&mut self, r: u32, s: u32, reply: &[u8]) {
+        let bytes_max = self.reply_bytes_max();
+        let joined_max = self.settings.keys_max_bytes.min(bytes_max);
+        let split = &mut self.splits[s];
+        split.kept += reply.len();
+        let kept_max = if split.merge == Merge::Join { joined_max } else { bytes_max };
+        if split.kept > kept_max && split.error.is_empty() {
+            errors::reply_too_large(&mut split.error);
+        }
+        if split.error.is_empty() {
+            self.requests.set_reply(r, reply);
+        }
+    }
+
     fn finish_split(&mut self, s: u32) {
         if self.splits[s].merge == Merge::Walk {
             return self.walk_on(s);
         }
-        let pick = self.random();
+        let pick = if self.splits[s].merge == Merge::Weighted { self.random() } else { 0 };
         let mut out = std::mem::take(&mut self.merged);
         out.clear();
         let split = &mut self.splits[s];
@@ -484,6 +530,14 @@ impl Mapless {
         !self.clients.is_empty()
     }
 }
+
+/// A part with one of these does not simply go to its slot's node.
+const UNCOMMON: Marks = Marks::FENCED
+    .with(Marks::PRIVATE)
+    .with(Marks::BY_NODE)
+    .with(Marks::ASKING)
+    .with(Marks::EXEC)
+    .with(Marks::IRREGULAR);
 
 /// A request and how it is cut.
 struct Pieces<'a> {

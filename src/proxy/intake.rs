@@ -80,9 +80,15 @@ impl Proxy {
         let mut at = 0;
         let mut ended = Rest::Nothing;
         let mut go = 0;
+        // HOT: so many may go before the client has to be looked at again; by these limits.
+        let (mut spare, mut limits) = (0, self.limits);
         while at < bytes.len() {
             let rest = &bytes[at..];
-            if !self.may_run(c) {
+            if spare == 0 {
+                spare = self.spare(c);
+                limits = *self.limits_of(c);
+            }
+            if spare == 0 {
                 ended = Rest::Held;
                 break;
             }
@@ -90,42 +96,39 @@ impl Proxy {
                 ended = Rest::Later;
                 break;
             }
-            spans.clear();
             let mut parser = RequestParser::default();
-            let limits = self.limits_of(c);
-            match parser.parse(rest, limits, &mut spans) {
+            let (ran, len) = match parser.parse(rest, &limits, &mut spans) {
                 Ok(Parsed::Incomplete { .. }) => {
                     ended = Rest::Unfinished(parser);
                     break;
                 }
-                Ok(parsed) => match self.run_parsed(c, rest, &parsed, &spans) {
-                    Some(len) => {
-                        at += len;
-                        go += 1;
-                        if go >= GO_MAX && self.crowd.is_mixed(self.now) {
-                            ended = if at < bytes.len() { Rest::Later } else { Rest::Nothing };
-                            break;
-                        }
-                    }
-                    None => {
-                        ended = Rest::Held;
-                        break;
-                    }
-                },
+                Ok(parsed) => self.run_parsed(c, rest, &parsed, &spans),
                 Err(error) => {
                     ended = Rest::Broken(error);
                     break;
                 }
+            };
+            spare = if ran == Ran::AtOnce { spare - 1 } else { 0 };
+            if ran == Ran::HoldBack {
+                ended = Rest::Held;
+                break;
+            }
+            at += len;
+            go += 1;
+            if go >= GO_MAX && self.crowd.is_mixed(self.now) {
+                ended = if at < bytes.len() { Rest::Later } else { Rest::Nothing };
+                break;
             }
         }
         self.spans = spans;
         (at, ended)
     }
 
+    /// How many requests of the client may be run now, if nothing but their number changes.
     #[inline]
-    fn may_run(&self, c: u32) -> bool {
+    fn spare(&self, c: u32) -> u32 {
         let most = self.ladder.requests_max(self.settings.client_requests_max);
-        self.clients[c].may_run(most, self.settings.client_output_soft)
+        self.clients[c].spare(most, self.settings.client_output_soft)
     }
 
     #[inline]
@@ -137,25 +140,16 @@ impl Proxy {
         }
     }
 
-    /// Runs one framed request. Its length, or `None` if it must wait for its elders.
+    /// Runs one framed request, of so many bytes.
     #[inline]
-    fn run_parsed(
-        &mut self,
-        c: u32,
-        rest: &[u8],
-        parsed: &Parsed,
-        spans: &[Span],
-    ) -> Option<usize> {
+    fn run_parsed(&mut self, c: u32, rest: &[u8], parsed: &Parsed, spans: &[Span]) -> (Ran, usize) {
         match *parsed {
             Parsed::Array { len, canonical: true } => {
                 let ran = self.run(c, Source::Borrowed(&rest[..len]), spans);
-                if ran == Ran::HoldBack {
-                    return None;
-                }
-                if len >= BIG_BYTES {
+                if len >= BIG_BYTES && ran != Ran::HoldBack {
                     self.note_big_request(&Args { bytes: &rest[..len], spans });
                 }
-                Some(len)
+                (ran, len)
             }
             Parsed::Array { len, canonical: false } => {
                 let parts: Vec<&[u8]> = spans.iter().map(|span| span.of(rest)).collect();
@@ -163,36 +157,33 @@ impl Proxy {
                 let mut encoded = std::mem::take(&mut self.inline);
                 encoded.clear();
                 encode(&parts, &mut encoded, &mut words);
-                self.run_encoded(c, encoded, &words).then_some(len)
+                (self.run_encoded(c, encoded, &words), len)
             }
             Parsed::Inline { len } => {
                 let mut words = Vec::new();
                 let mut encoded = std::mem::take(&mut self.inline);
                 encoded.clear();
                 match decode_inline(&rest[..len], &mut encoded, &mut words) {
-                    Ok(()) => self.run_encoded(c, encoded, &words).then_some(len),
+                    Ok(()) => (self.run_encoded(c, encoded, &words), len),
                     Err(error) => {
                         self.protocol_error(c, error);
-                        Some(len)
+                        (Ran::Yes, len)
                     }
                 }
             }
-            Parsed::Empty { len } => {
-                self.run_nothing(c);
-                Some(len)
-            }
-            Parsed::Incomplete { .. } => Some(rest.len()),
+            Parsed::Empty { len } => (self.run_nothing(c), len),
+            Parsed::Incomplete { .. } => (Ran::Yes, rest.len()),
         }
     }
 
     /// Runs a request that had to be written anew in the form that may be forwarded.
-    fn run_encoded(&mut self, c: u32, encoded: Vec<u8>, words: &[Span]) -> bool {
+    fn run_encoded(&mut self, c: u32, encoded: Vec<u8>, words: &[Span]) -> Ran {
         let ran = match words {
             [] => self.run_nothing(c),
             words => self.run(c, Source::Borrowed(&encoded), words),
         };
         self.inline = encoded;
-        ran == Ran::Yes
+        ran
     }
 
     /// A request without words has no reply, but it is one: what CLIENT REPLY SKIP silences is over
@@ -247,21 +238,26 @@ impl Proxy {
         }
     }
 
-    /// Runs the request that a partial holds whole. A large one is handed on without a copy.
+    /// Runs the request that a partial holds whole: its length, or `None` if it must wait for its
+    /// elders. A large one is handed on without a copy.
     fn run_kept(&mut self, c: u32, partial: &mut Partial, parsed: &Parsed) -> Option<usize> {
-        match *parsed {
-            Parsed::Array { len, canonical: true } if len == partial.bytes.len() => {
+        let (ran, len) = match *parsed {
+            Parsed::Array { len, canonical: true } if self.may_give(c, partial, len) => {
                 let whole = Args { bytes: &partial.bytes, spans: &partial.args };
-                if !self.may_run(c) || len < super::output::LARGE || may_wait(&whole) {
-                    return self.run_parsed(c, &partial.bytes, parsed, &partial.args);
-                }
                 self.note_big_request(&whole);
                 let bytes = std::mem::take(&mut partial.bytes);
-                let ran = self.run(c, Source::Owned(bytes), &partial.args);
-                (ran == Ran::Yes).then_some(len)
+                (self.run(c, Source::Owned(bytes), &partial.args), len)
             }
             _ => self.run_parsed(c, &partial.bytes, parsed, &partial.args),
-        }
+        };
+        (ran != Ran::HoldBack).then_some(len)
+    }
+
+    /// Whether a partial is one large request that will surely be run.
+    fn may_give(&self, c: u32, partial: &Partial, len: usize) -> bool {
+        let whole = Args { bytes: &partial.bytes, spans: &partial.args };
+        let alone = len == partial.bytes.len() && len >= super::output::LARGE;
+        alone && self.spare(c) > 0 && !may_wait(&whole)
     }
 
     fn put_back(&mut self, c: u32, partial: Box<Partial>) {

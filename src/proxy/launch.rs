@@ -8,6 +8,7 @@
 use ahash::AHashMap;
 
 use super::backend::Phase;
+use super::client::Client;
 use super::connect::BACKOFF_MAX_MS;
 use super::dispatch::{Asked, Source};
 use super::nodes::face_of;
@@ -83,23 +84,14 @@ impl Proxy {
         marks: Marks,
         bytes: &[u8],
     ) -> bool {
-        let node = self.map.get(slot);
-        if node == UNOWNED {
-            return false;
-        }
-        let version = usize::from(marks.has(Marks::RESP3));
-        let b = self.nodes[node].shared[version];
-        let Some(backend) = self.backends.get_mut(b as usize) else { return false };
-        let client = &mut self.clients[c];
-        if backend.phase != Phase::Ready || client.irregular > 0 || backend.is_full() {
-            return false;
-        }
+        let client = &self.clients[c];
+        let Some(b) = self.free_way(client, slot, marks) else { return false };
         let map_version = self.map.version();
-        if client.head == NONE {
-            client.map_version = map_version;
-        } else if client.map_version != map_version {
+        if client.head != NONE && client.map_version != map_version {
             return false;
         }
+        let client = &mut self.clients[c];
+        client.map_version = map_version;
         let request = self.requests.open(NewRequest {
             client: c,
             client_generation: client.generation,
@@ -109,13 +101,37 @@ impl Proxy {
             since: self.now.ms as u32,
         });
         client.push(request, &mut self.requests);
+        self.append_to(b, request, |out| out.extend_from_slice(bytes));
+        true
+    }
+
+    /// The backend that a request of this client goes to at once: it is ready, and nothing is
+    /// irregular. Not asked here: whether the client's elders went by the same map.
+    #[inline]
+    pub(super) fn free_way(&self, client: &Client, slot: u16, marks: Marks) -> Option<u32> {
+        let node = self.map.get(slot);
+        if node == UNOWNED {
+            return None;
+        }
+        let version = usize::from(marks.has(Marks::RESP3));
+        let b = self.nodes[node].shared[version];
+        let backend = self.backends.get(b as usize)?;
+        let free = backend.phase == Phase::Ready && client.irregular == 0 && !backend.is_full();
+        free.then_some(b)
+    }
+
+    /// Puts a request that has nothing before it into a backend's FIFO.
+    #[inline]
+    pub(super) fn append_to(&mut self, b: u32, r: u32, append: impl FnOnce(&mut Vec<u8>)) {
+        let backend = &mut self.backends[b as usize];
         if backend.queued() == 0 {
             backend.progress_ms = self.now.ms;
         }
-        let append = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
-        backend.enqueue(request, b, &mut self.requests, &mut self.backend_pool, append);
-        self.mark_backend_dirty(b);
-        true
+        backend.enqueue(r, b, &mut self.requests, &mut self.backend_pool, append);
+        if !backend.dirty {
+            backend.dirty = true;
+            self.dirty_backends.push(b);
+        }
     }
 
     /// A request in one piece: takes its place in the client's order and goes on its way.

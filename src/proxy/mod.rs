@@ -90,7 +90,7 @@ use std::sync::Arc;
 use ahash::RandomState;
 
 use crate::cluster::{Endpoint, SLOTS, SlotMap, Topology, UNOWNED};
-use crate::command::Learned;
+use crate::command::{Learned, Recent};
 use crate::limits::MUCH_OUTPUT_TURN_BYTES;
 use crate::resp::Span;
 use crate::resp::request::RequestLimits;
@@ -168,6 +168,7 @@ pub struct Proxy {
     topology: Option<Arc<Topology>>,
     mapless: Mapless,
     learned: Option<Arc<Learned>>,
+    recent: Recent,
     scripts: Scripts,
     inquiries: Inquiries,
     receivers: Receivers,
@@ -264,6 +265,7 @@ impl Proxy {
             topology: None,
             mapless: Mapless::default(),
             learned: None,
+            recent: Recent::default(),
             scripts: Scripts::default(),
             inquiries: Inquiries::default(),
             receivers: Receivers::default(),
@@ -412,8 +414,7 @@ impl Proxy {
         if client.head == NONE {
             client.barrier = false;
         }
-        let interesting =
-            client.partial.is_some() || client.phase == Phase::Last || self.leaving.active;
+        let interesting = client.waits_for_progress() || self.leaving.active;
         if interesting && !client.resuming {
             client.resuming = true;
             self.resuming.push(c);

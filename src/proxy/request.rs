@@ -303,12 +303,12 @@ impl Requests {
     pub fn close(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         assert_ne!(entry.state, State::Free, "a request is closed once");
+        self.sample.closed(index, entry);
         entry.state = State::Free;
         if entry.has_kept {
             entry.has_kept = false;
             self.kept[index as usize].forget(&mut self.replies);
         }
-        self.sample.closed(index, &self.entries[index as usize]);
         self.free.push(index);
     }
 
@@ -367,25 +367,36 @@ impl Requests {
     #[inline]
     pub fn store_reply(&mut self, index: u32, reply: &[u8]) {
         let entry = &mut self[index];
-        entry.short_len = 0;
-        if reply.is_empty() {
-            self.drop_reply(index);
+        // Most are as long as `+OK`: no call for the copy.
+        if let Ok(ok) = <&[u8; 5]>::try_from(reply) {
+            entry.short[..5].copy_from_slice(ok);
+            entry.short_len = 5;
         } else if let Some(short) = entry.short.get_mut(..reply.len()) {
             short.copy_from_slice(reply);
             entry.short_len = reply.len() as u8;
         } else {
-            self.set_reply(index, reply);
+            entry.short_len = 0;
+            return self.set_reply(index, reply);
+        }
+        if reply.is_empty() {
+            self.drop_reply(index);
         }
     }
 
-    /// What `store_reply` kept; empty for a client that wants no reply.
+    /// Appends what `store_reply` kept, nothing for a client that wants no reply: how many bytes.
     #[inline]
-    pub fn stored_reply(&self, index: u32) -> &[u8] {
+    pub fn append_stored(&self, index: u32, out: &mut Vec<u8>) -> usize {
         let entry = &self[index];
-        match entry.short_len {
-            0 => self.reply(index),
-            len => entry.short.get(..usize::from(len)).unwrap_or_default(),
+        if entry.short_len == 0 {
+            let reply = self.reply(index);
+            out.extend_from_slice(reply);
+            return reply.len();
         }
+        // Always as many bytes: no call for the copy.
+        let end = out.len() + usize::from(entry.short_len);
+        out.extend_from_slice(&entry.short);
+        out.truncate(end);
+        usize::from(entry.short_len)
     }
 
     /// The request's own bytes while Held or Waiting.
@@ -469,13 +480,16 @@ mod tests {
             let kept = requests.kept.iter().map(|kept| kept.reply.capacity()).sum::<usize>();
             kept + requests.replies.capacity()
         };
+        let mut out = Vec::new();
         for round in 0..100 {
             for (i, &index) in all.iter().enumerate() {
                 requests.close(index);
                 assert_eq!(requests.open(NewRequest::internal(0)), index);
                 let len = if (i + round) % 64 == 0 { 1_000 } else { 30 };
                 requests.store_reply(index, &vec![b'x'; len]);
-                assert_eq!(requests.stored_reply(index).len(), len);
+                out.clear();
+                assert_eq!(requests.append_stored(index, &mut out), len);
+                assert_eq!(out, vec![b'x'; len]);
             }
         }
         all.iter().for_each(|&index| requests.close(index));

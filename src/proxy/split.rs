@@ -333,26 +333,25 @@ impl Cut {
         }
     }
 
-    /// Writes the request of one group.
+    /// Writes the request of one group. What is in the caller's, which may be forwarded as it is,
+    /// is copied as it stands there.
     pub fn encode(&self, group: usize, args: &Args, shape: &SplitShape, out: &mut Vec<u8>) {
         let Some(group) = self.groups.get(group) else { return };
         let tail = args.len().saturating_sub(shape.tail);
         let counted = usize::from(shape.counted);
         write_request_header(out, 1 + counted + group.count * shape.words_per_key + tail);
-        write_request_bulk(out, args.get(0).unwrap_or_default());
+        out.extend_from_slice(args.framed(0, 1));
         if shape.counted {
             write_request_bulk(out, group.count.to_string().as_bytes());
         }
         let mut key = group.first;
         while key != NONE {
             let word = shape.first + key as usize * shape.words_per_key;
-            for word in word..word + shape.words_per_key {
-                write_request_bulk(out, args.get(word).unwrap_or_default());
-            }
+            out.extend_from_slice(args.framed(word, word + shape.words_per_key));
             key = self.next[key as usize];
         }
-        for word in shape.tail..args.len() {
-            write_request_bulk(out, args.get(word).unwrap_or_default());
+        if tail > 0 {
+            out.extend_from_slice(args.framed(shape.tail, args.len()));
         }
     }
 }
@@ -505,6 +504,8 @@ fn merge_weighted(replies: &[&[u8]], version: Version, pick: u64, out: &mut Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command;
+    use crate::resp::request::{RequestLimits, RequestParser, encode_request};
 
     #[track_caller]
     fn check(merge: Merge, order: &[u32], replies: &[&str], expected: &str) {
@@ -652,6 +653,45 @@ mod tests {
         let most = format!(":{}\r\n", i64::MAX);
         let replies = [most.as_str(), "$1\r\nk\r\n"].repeat(9);
         check(Merge::Weighted, &[], &replies, "$1\r\nk\r\n");
+    }
+
+    #[test]
+    fn parts_have_the_words_of_their_keys_as_they_came() {
+        #[track_caller]
+        fn check(words: &[&str], slots: &[u16], expected: &[&[&str]]) {
+            let encode = |words: &[&str]| {
+                let mut out = Vec::new();
+                encode_request(words.iter().map(|word| word.as_bytes()), &mut out);
+                out
+            };
+            let (bytes, mut spans, mut keys) = (encode(words), Vec::new(), Vec::new());
+            let limits = RequestLimits::default();
+            RequestParser::default().parse(&bytes, &limits, &mut spans).unwrap();
+            let args = Args { bytes: &bytes, spans: &spans };
+            let command = command::lookup(&args).unwrap();
+            command::keys_of(command, &args, &mut keys).unwrap();
+            let shape = command::split_shape(command, &args, &keys).unwrap();
+            let mut cut = Cut::default();
+            cut.by_slot(slots.iter().copied());
+            for (group, words) in expected.iter().enumerate() {
+                let mut out = Vec::new();
+                cut.encode(group, &args, &shape, &mut out);
+                let text = String::from_utf8_lossy(&out).into_owned();
+                assert_eq!(text, String::from_utf8_lossy(&encode(words)));
+            }
+            assert_eq!(cut.groups.len(), expected.len());
+        }
+        let long = "$1\r\n".repeat(40);
+        check(&["mget", "a", "b", "a"], &[1, 2, 1], &[&["mget", "a", "a"], &["mget", "b"]]);
+        check(&["DEL", "", "$"], &[7, 8], &[&["DEL", ""], &["DEL", "$"]]);
+        let words = ["MSET", "a", &long, "b", "", "c", "3"];
+        check(&words, &[1, 2, 1], &[&["MSET", "a", &long, "c", "3"], &["MSET", "b", ""]]);
+        let words = ["MSETEX", "2", "a", "1", "b", "2", "EX", "10"];
+        let parts =
+            [&["MSETEX", "1", "a", "1", "EX", "10"][..], &["MSETEX", "1", "b", "2", "EX", "10"]];
+        check(&words, &[1, 2], &parts);
+        let words = ["JSON.MGET", "a", "b", "$.x"];
+        check(&words, &[1, 2], &[&["JSON.MGET", "a", "$.x"], &["JSON.MGET", "b", "$.x"]]);
     }
 
     #[test]

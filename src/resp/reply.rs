@@ -279,6 +279,16 @@ fn whole_leaf(bytes: &[u8]) -> Option<usize> {
     }
 }
 
+/// HOT: bytes of the reply at the front of `bytes`, if it is there whole, of a usual form, neither
+/// an aggregate nor an error.
+#[inline(always)]
+pub fn common_leaf(bytes: &[u8]) -> Option<usize> {
+    match bytes {
+        [b'-', ..] => None,
+        _ => whole_leaf(bytes),
+    }
+}
+
 /// Bytes of the line at the front of `bytes`, its end included. Most are short: `memchr` only for
 /// the rest.
 #[inline]

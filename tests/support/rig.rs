@@ -1,4 +1,4 @@
-//! The real `proxy` room between a client and three nodes that answer at once, in one thread, without a ring.
+//! The real `proxy` room between clients and three nodes that answer at once, in one thread, without a ring.
 //!
 //! Used by `allocations` and by the micro-benchmarks in `bench/micro`. Not here: what is counted.
 
@@ -11,36 +11,41 @@ use identity::identity;
 use ringway::cluster::{Endpoint, Node, Role, Topology};
 use ringway::proxy::{Action, Conn, Now, Proxy, Settings, Socket};
 
-/// One client, three nodes. A node's answer to any request is `reply`, whole.
+/// Clients that all ask the same, three nodes. A node's answer to any request is `reply`, whole.
 pub struct Rig {
     proxy: Proxy,
-    client: u32,
+    clients: Vec<u32>,
     actions: Vec<Action>,
     /// Backends whose bytes came this turn, and how many requests they hold.
     asked: Vec<(u32, usize)>,
     answers: Vec<u8>,
-    /// Bytes that the client got in the last round.
+    /// Bytes that the clients got in the last round.
     pub received: usize,
     now: Now,
 }
 
 impl Rig {
-    pub fn new() -> Rig {
+    pub fn new(clients: u32) -> Rig {
         let mut proxy = Proxy::new(Settings::default(), Arc::new(identity()), [1, 2, 3, 4], 1, 1);
         let now = Now { ms: 1, unix_us: 1 };
         proxy.handle_topology(Arc::new(three_nodes()), now);
         let address = ([127, 0, 0, 1], 1000).into();
-        let socket = Socket { index: 0, generation: 0 };
-        let client = proxy.handle_accepted(socket, address, address, now).unwrap();
+        let accept = |index| {
+            let socket = Socket { index, generation: 0 };
+            proxy.handle_accepted(socket, address, address, now).unwrap()
+        };
+        let clients = (0..clients).map(accept).collect();
         let (actions, asked, answers) = (Vec::new(), Vec::new(), Vec::new());
-        Rig { proxy, client, actions, asked, answers, received: 0, now }
+        Rig { proxy, clients, actions, asked, answers, received: 0, now }
     }
 
-    /// The client sends `request`; everything goes on until it has all replies.
+    /// Each client sends `request`; everything goes on until all have all replies.
     pub fn round(&mut self, request: &[u8], reply: &[u8]) {
         self.now.ms += 1;
         self.received = 0;
-        self.proxy.handle_received(Conn::Client(self.client), request, self.now);
+        for &client in &self.clients {
+            self.proxy.handle_received(Conn::Client(client), request, self.now);
+        }
         for _ in 0..20 {
             if self.turn(reply) {
                 break;
@@ -89,7 +94,7 @@ impl Rig {
                 self.proxy.handle_sent(conn, bytes, true, self.now);
             }
             Action::Connect { backend, .. } => {
-                let socket = Socket { index: 10 + backend, generation: 0 };
+                let socket = Socket { index: 1_000_000 + backend, generation: 0 };
                 self.proxy.handle_connecting(backend, socket);
                 self.proxy.handle_connected(backend, true, self.now);
             }
