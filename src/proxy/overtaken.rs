@@ -12,6 +12,8 @@
 //!
 //! Not here: younger ones that are not sent yet; those are held (`launch`).
 
+use ahash::AHashSet;
+
 use super::Proxy;
 use super::local::errors;
 use super::request::{Marks, State};
@@ -23,6 +25,9 @@ use crate::resp::request::{Parsed, RequestLimits, RequestParser};
 
 /// So many younger ones are looked at; if there are more, they are taken to be in the way.
 const LOOKED_AT_MAX: usize = 64;
+
+/// With so many keys those of another request are compared one by one.
+const COMPARED_MAX: usize = 8;
 
 /// Whether it says of the node as a whole, at this moment, that a request did not run.
 fn is_of_the_moment(kind: ErrorKind) -> bool {
@@ -85,17 +90,16 @@ impl Proxy {
 
     /// Whether leg `r`, of these bytes and refused with this line, must wait for younger ones that
     /// are at a node already.
-    pub(super) fn has_younger_in_flight(&self, r: u32, bytes: &[u8], line: &[u8]) -> bool {
+    pub(super) fn has_younger_in_flight(&mut self, r: u32, bytes: &[u8], line: &[u8]) -> bool {
         let entry = &self.requests[r];
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
+        let slot = entry.slot;
         let mut legs = Vec::new();
         let mut at = self.requests[own].next_in_client;
         while at != NONE && legs.len() <= LOOKED_AT_MAX {
-            self.add_legs(at, &mut legs);
+            self.add_legs_of(at, slot, &mut legs);
             legs.retain(|&leg| {
-                let younger = &self.requests[leg];
-                let ahead = younger.state == State::InFlight && younger.slot == entry.slot;
-                ahead && !self.both_read(r, leg)
+                self.requests[leg].state == State::InFlight && !self.both_read(r, leg)
             });
             at = self.requests[at].next_in_client;
         }
@@ -112,6 +116,23 @@ impl Proxy {
         }
     }
 
+    /// As `add_legs`, those of one slot: of thousands of parts each may ask for its own.
+    pub(super) fn add_legs_of(&mut self, r: u32, slot: u16, legs: &mut Vec<u32>) {
+        let (entry, requests) = (&self.requests[r], &self.requests);
+        let looked_at = match entry.state {
+            State::Parent => {
+                let slot_of = |part: u32| requests[part].slot;
+                self.splits[entry.split].add_parts_of(slot, slot_of, legs)
+            }
+            _ if entry.slot == slot => {
+                legs.push(r);
+                0
+            }
+            _ => 0,
+        };
+        self.note_looked_at(1 + looked_at);
+    }
+
     /// Whether a leg that is or was in flight names one of the keys in `bytes`, as far as can be
     /// told: while the kernel has its bytes nobody can.
     fn shares_key(&self, bytes: &[u8], leg: u32) -> bool {
@@ -125,10 +146,14 @@ impl Proxy {
                 &unsent
             }
         };
-        match (keys_in(bytes), keys_in(other)) {
-            (Some(mine), Some(theirs)) => theirs.iter().any(|key| mine.contains(key)),
-            _ => true,
+        let (Some(mine), Some(theirs)) = (keys_in(bytes), keys_in(other)) else { return true };
+        if mine.len() <= COMPARED_MAX {
+            self.note_looked_at(mine.len() * theirs.len());
+            return theirs.iter().any(|key| mine.contains(key));
         }
+        self.note_looked_at(mine.len() + theirs.len());
+        let mine: AHashSet<&[u8]> = mine.into_iter().collect();
+        theirs.iter().any(|key| mine.contains(key))
     }
 
     /// `r` is answered, and elders of its client are not. A part of a split is answered by itself.
@@ -145,7 +170,7 @@ impl Proxy {
         let mut found = Vec::new();
         let mut elder = self.clients[c].head;
         while elder != NONE && elder != own {
-            self.add_legs(elder, &mut found);
+            self.add_legs_of(elder, slot, &mut found);
             elder = self.requests[elder].next_in_client;
         }
         found.retain(|&elder| self.is_overtaken(elder, r));
