@@ -210,9 +210,7 @@ impl Proxy {
     /// Puts a leg into a backend's FIFO, after ASKING where that is needed.
     pub(super) fn enqueue(&mut self, r: u32, b: u32, bytes: Bytes) {
         let (c, marks) = (self.requests[r].client, self.requests[r].marks);
-        if !marks.has(Marks::IRREGULAR)
-            && c != NONE
-            && self.clients[c].map_version == ALL_IRREGULAR
+        if !marks.has(Marks::IRREGULAR) && c != NONE && self.clients[c].map_version == ALL_IRREGULAR
         {
             self.clients[c].map_version = self.map.version();
         }

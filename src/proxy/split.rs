@@ -313,8 +313,10 @@ impl Splits {
         }
         split.adjust = Vec::new();
         split.places = Vec::new();
-        split.by_slot = AHashMap::new();
-        split.indexed = 0;
+        if split.indexed > 0 {
+            split.by_slot = AHashMap::new();
+            split.indexed = 0;
+        }
         for bytes in [&mut split.result, &mut split.error] {
             bytes.clear();
             bytes.shrink_to(4096);

@@ -245,11 +245,9 @@ fn watch(abuse: &Abuse, proxy: &Proxy, admin: &mut Client, group: Option<&Group>
         most_used = most_used.max(group.map_or(0, Group::used));
         let (seen, lasted) = (&abuse.seen, began.elapsed());
         if lasted >= least || lasted >= STORM_IS_LATE {
-            let [opened, closed, written] =
-                [&seen.opened, &seen.closed, &seen.written].map(count);
+            let [opened, closed, written] = [&seen.opened, &seen.closed, &seen.written].map(count);
             let slowed = told(admin, "clients_slowed:");
-            let storm =
-                Storm { most_kib, most_used, opened, closed, written, slowed, lasted };
+            let storm = Storm { most_kib, most_used, opened, closed, written, slowed, lasted };
             if lasted >= least && (storm.is_large() || lasted >= STORM_MAX.max(least)) {
                 return storm;
             }
