@@ -7,7 +7,7 @@
 
 use std::cell::Cell;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, AHashSet};
 
 use super::Proxy;
 use super::client::ALL_IRREGULAR;
@@ -18,8 +18,16 @@ use super::types::NONE;
 #[derive(Default)]
 pub struct Irregular {
     counts: AHashMap<(u32, u16), u32>,
+    /// Of some that wait, with their tickets: the keys that they name (`overtaken`).
+    keys: AHashMap<u32, (u32, Option<KeyMarks>)>,
     looked_at: Cell<u64>,
 }
+
+/// Numbers that stand for keys.
+pub type KeyMarks = AHashSet<u64>;
+
+/// Of so many requests keys are kept; then they are read anew.
+const KEYS_KEPT_MAX: usize = 16;
 
 impl Irregular {
     fn add(&mut self, client: u32, slot: u16) {
@@ -33,6 +41,24 @@ impl Irregular {
                 self.counts.remove(&(client, slot));
             }
         }
+        if self.counts.is_empty() && !self.keys.is_empty() {
+            self.keys = AHashMap::new();
+        }
+    }
+
+    pub fn knows_keys(&self, leg: u32, ticket: u32) -> bool {
+        self.keys.get(&leg).is_some_and(|of| of.0 == ticket)
+    }
+
+    pub fn keep_keys(&mut self, leg: u32, ticket: u32, keys: Option<KeyMarks>) {
+        if self.keys.len() >= KEYS_KEPT_MAX {
+            self.keys.clear();
+        }
+        self.keys.insert(leg, (ticket, keys));
+    }
+
+    pub fn keys_of(&self, leg: u32) -> Option<&KeyMarks> {
+        self.keys.get(&leg)?.1.as_ref()
     }
 
     /// So many legs.

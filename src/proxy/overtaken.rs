@@ -12,9 +12,8 @@
 //!
 //! Not here: younger ones that are not sent yet; those are held (`launch`).
 
-use ahash::AHashSet;
-
 use super::Proxy;
+use super::irregular::KeyMarks;
 use super::local::errors;
 use super::request::{Marks, State};
 use super::types::NONE;
@@ -26,8 +25,8 @@ use crate::resp::request::{Parsed, RequestLimits, RequestParser};
 /// So many younger ones are looked at; if there are more, they are taken to be in the way.
 const LOOKED_AT_MAX: usize = 64;
 
-/// With so many keys those of another request are compared one by one.
-const COMPARED_MAX: usize = 8;
+/// The keys of a request of so many bytes are read each time that they are asked for.
+const MARKED_ANEW_MAX: usize = 1024;
 
 /// Whether it says of the node as a whole, at this moment, that a request did not run.
 fn is_of_the_moment(kind: ErrorKind) -> bool {
@@ -104,7 +103,11 @@ impl Proxy {
             at = self.requests[at].next_in_client;
         }
         let all = is_of_the_moment(classify_error(line)) || legs.len() > LOOKED_AT_MAX;
-        !legs.is_empty() && (all || legs.iter().any(|&leg| self.shares_key(bytes, leg)))
+        if legs.is_empty() || all {
+            return !legs.is_empty();
+        }
+        let mine = self.key_marks(bytes);
+        legs.iter().any(|&leg| self.shares_key(mine.as_ref(), leg))
     }
 
     /// Adds what of a request goes to nodes: its parts, if it was cut.
@@ -133,11 +136,21 @@ impl Proxy {
         self.note_looked_at(1 + looked_at);
     }
 
-    /// Whether a leg that is or was in flight names one of the keys in `bytes`, as far as can be
-    /// told: while the kernel has its bytes nobody can.
-    fn shares_key(&self, bytes: &[u8], leg: u32) -> bool {
+    /// The keys of a request, as numbers that stand for them: two that are alike by chance make one
+    /// wait, or be refused, that need not. `None`: they cannot be told.
+    fn key_marks(&self, bytes: &[u8]) -> Option<KeyMarks> {
+        let keys = keys_in(bytes)?;
+        self.note_looked_at(keys.len());
+        Some(keys.iter().map(|key| self.random.hash_one(key)).collect())
+    }
+
+    /// Whether a leg that is or was in flight names one of these keys, as far as can be told: while
+    /// the kernel has its bytes nobody can.
+    fn shares_key(&self, mine: Option<&KeyMarks>, leg: u32) -> bool {
         let entry = &self.requests[leg];
-        let Some(backend) = self.backends.get(entry.backend as usize) else { return true };
+        let (Some(mine), Some(backend)) = (mine, self.backends.get(entry.backend as usize)) else {
+            return true;
+        };
         let unsent;
         let other = match backend.sent_bytes_of(entry.start, entry.len) {
             Some(bytes) => bytes,
@@ -146,14 +159,24 @@ impl Proxy {
                 &unsent
             }
         };
-        let (Some(mine), Some(theirs)) = (keys_in(bytes), keys_in(other)) else { return true };
-        if mine.len() <= COMPARED_MAX {
-            self.note_looked_at(mine.len() * theirs.len());
-            return theirs.iter().any(|key| mine.contains(key));
+        let Some(theirs) = keys_in(other) else { return true };
+        self.note_looked_at(theirs.len());
+        theirs.iter().any(|key| mine.contains(&self.random.hash_one(key)))
+    }
+
+    /// Whether an elder that waits names a key of `r`. Thousands of younger ones may ask this of one
+    /// that names thousands of keys, so its marks are kept while it waits.
+    fn waits_for_key_of(&mut self, elder: u32, r: u32) -> bool {
+        let (own, ticket) = (self.requests.own(elder), self.requests[elder].next_in_backend);
+        if own.len() <= MARKED_ANEW_MAX {
+            let mine = self.key_marks(own);
+            return self.shares_key(mine.as_ref(), r);
         }
-        self.note_looked_at(mine.len() + theirs.len());
-        let mine: AHashSet<&[u8]> = mine.into_iter().collect();
-        theirs.iter().any(|key| mine.contains(key))
+        if !self.irregular.knows_keys(elder, ticket) {
+            let mine = self.key_marks(own);
+            self.irregular.keep_keys(elder, ticket, mine);
+        }
+        self.shares_key(self.irregular.keys_of(elder), r)
     }
 
     /// `r` is answered, and elders of its client are not. A part of a split is answered by itself.
@@ -193,7 +216,7 @@ impl Proxy {
         }
     }
 
-    fn is_overtaken(&self, elder: u32, r: u32) -> bool {
+    fn is_overtaken(&mut self, elder: u32, r: u32) -> bool {
         let old = &self.requests[elder];
         if old.state != State::Waiting
             || old.slot != self.requests[r].slot
@@ -203,8 +226,7 @@ impl Proxy {
         }
         let kind = classify_error(self.requests.reply(elder));
         let shared = !old.marks.has(Marks::PRIVATE);
-        is_of_the_moment(kind)
-            || (shared && is_of_keys(kind) && self.shares_key(self.requests.own(elder), r))
+        is_of_the_moment(kind) || (shared && is_of_keys(kind) && self.waits_for_key_of(elder, r))
     }
 }
 
