@@ -113,7 +113,7 @@ fn counting_anew_does_not_begin_anew_with_ids() {
     // Ids of one are odd, of the other even.
     let next = |duo: &Duo| [0, 1].map(|at| duo.proxies[at].next_client_id());
     assert_eq!(next(&duo), [7, 8]);
-    assert_eq!(duo.ask(0, here, "CONFIG RESETSTAT\r\n"), "");
+    assert_eq!(duo.ask(0, here, "CONFIG RESETSTAT\r\n"), "", "the other one counts, too");
     assert_eq!(duo.carry(0), "+OK\r\n");
     assert_eq!([0, 1].map(|at| duo.proxies[at].tally.clients_total), [0, 0], "counted anew");
     assert_eq!(next(&duo), [7, 8]);

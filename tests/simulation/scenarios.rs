@@ -1668,8 +1668,9 @@ fn thousands_of_reads_behind_scripts_take_nobodys_time() {
 // --- requests of thousands of parts: work is counted, as time hangs on the machine ----------------
 
 /// For each key or part, at most so many entries may be looked at in searches for what is in whose
-/// way; those that were quadratic looked at thousands.
-const LOOKS: u64 = 12;
+/// way (each is tried some times, beside some others of its slot). Those that were quadratic looked
+/// at thousands.
+const LOOKS: u64 = 40;
 
 /// Keys of so many slots, two in each, all the first node's.
 fn pairs_in_slots(slots: usize) -> Vec<String> {
@@ -1815,13 +1816,15 @@ fn tryagain_to_thousands_of_keys_before_thousands_of_requests_takes_work_that_gr
     rig.proxy.handle_received(Conn::Client(client), &pairs(5_000), rig.now());
     let others: Vec<u8> = (0..2_000).flat_map(|n| words(&format!("SET {{w}}other{n} 1"))).collect();
     rig.proxy.handle_received(Conn::Client(client), &others, rig.now());
-    rig.turn();
+    // Before its bytes are back nobody can tell what a request names.
+    rig.settle();
     let first = std::cell::Cell::new(true);
     rig.answer_all(|_, words| match first.replace(false) {
         true => "-TRYAGAIN x\r\n".into(),
         false => served(words),
     });
-    assert_eq!(rig.told(Conn::Client(client)), "+OK ".repeat(2_002));
+    let told = rig.told(Conn::Client(client));
+    assert!(told == "+OK ".repeat(2_002), "{} of them, {told:.40}", told.matches("+OK ").count());
     let looked_at = rig.proxy.looked_at() - before;
     println!("{looked_at} looks for 12,000 keys");
     assert!(looked_at <= LOOKS * 12_000, "{looked_at}");
