@@ -191,9 +191,14 @@ impl Proxy {
         }
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
         let mut found = Vec::new();
+        // Those that wait are irregular: behind the last of these nobody is looked at.
+        let mut left = self.irregular.count(c, slot) as usize;
         let mut elder = self.clients[c].head;
-        while elder != NONE && elder != own {
+        while elder != NONE && elder != own && left > 0 {
+            let before = found.len();
             self.add_legs_of(elder, slot, &mut found);
+            let new = found.iter().skip(before);
+            left -= new.filter(|&&leg| self.requests[leg].marks.has(Marks::IRREGULAR)).count();
             elder = self.requests[elder].next_in_client;
         }
         found.retain(|&elder| self.is_overtaken(elder, r));
