@@ -259,6 +259,7 @@ impl Backend {
         self.written = self.written.wrapping_add(len);
         if self.tail == NONE {
             self.head = request;
+            requests.nodes_asked += 1;
         } else {
             requests[self.tail].next_in_backend = request;
         }
@@ -270,16 +271,17 @@ impl Backend {
     /// Takes the oldest request off: its reply has been read whole. Its bytes are kept until
     /// `retire`.
     #[inline]
-    pub fn pop(&mut self, requests: &Requests) -> u32 {
+    pub fn pop(&mut self, requests: &mut Requests) -> u32 {
         let request = self.head;
         assert_ne!(request, NONE, "a reply has its request");
         let entry = &requests[request];
         self.head = entry.next_in_backend;
+        self.answered = entry.start.wrapping_add(entry.len);
         if self.head == NONE {
             self.tail = NONE;
+            requests.nodes_asked -= 1;
         }
         self.count -= 1;
-        self.answered = entry.start.wrapping_add(entry.len);
         request
     }
 
@@ -403,7 +405,7 @@ mod tests {
         let held: usize = backend.sent.iter().map(|chunk| chunk.bytes.capacity()).sum();
         assert!(held < SENT_ROOMY_MAX * 16 * 1024 + 10_000 * 8, "{held}");
         while backend.head().is_some() {
-            backend.pop(&requests);
+            backend.pop(&mut requests);
         }
         backend.retire(&mut pool);
         assert_eq!(backend.sent.len(), 0);
@@ -458,10 +460,10 @@ mod tests {
         backend.retire(&mut pool);
         assert!(!backend.is_unwritten(start));
         assert_eq!(backend.bytes_of(start, len).as_deref(), Some(&b"second"[..]));
-        assert_eq!(backend.pop(&requests), first);
+        assert_eq!(backend.pop(&mut requests), first);
         backend.retire(&mut pool);
         assert_eq!(backend.sent.len(), 1, "the second is not answered");
-        assert_eq!(backend.pop(&requests), second);
+        assert_eq!(backend.pop(&mut requests), second);
         backend.retire(&mut pool);
         assert_eq!(backend.sent.len(), 0);
         assert_eq!(backend.queued(), 0);

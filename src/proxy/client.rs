@@ -214,6 +214,7 @@ impl Client {
     pub fn push(&mut self, request: u32, requests: &mut Requests) {
         if self.tail == NONE {
             self.head = request;
+            requests.clients_waiting += 1;
         } else {
             requests[self.tail].next_in_client = request;
         }
@@ -223,11 +224,12 @@ impl Client {
 
     /// Takes the head off; its reply has been written.
     #[inline]
-    pub fn pop(&mut self, requests: &Requests) {
+    pub fn pop(&mut self, requests: &mut Requests) {
         debug_assert_ne!(self.head, NONE);
         self.head = requests[self.head].next_in_client;
         if self.head == NONE {
             self.tail = NONE;
+            requests.clients_waiting -= 1;
         }
         self.in_flight -= 1;
         self.window.answered += 1;

@@ -261,7 +261,7 @@ impl Proxy {
             let entry = &self.requests[r];
             let written = !backend.is_unwritten(entry.start);
             let bytes = backend.bytes_of(entry.start, entry.len);
-            backend.pop(&self.requests);
+            backend.pop(&mut self.requests);
             lost.push((r, written, bytes));
         }
         let awaiting = std::mem::take(&mut backend.awaiting);

@@ -87,7 +87,7 @@ impl Proxy {
             self.note_big_reply(b, r, reply.len() as u64);
         }
         let backend = &mut self.backends[b as usize];
-        backend.pop(&self.requests);
+        backend.pop(&mut self.requests);
         if let Some(next) = backend.head() {
             self.requests.touch(next);
         }
@@ -141,7 +141,7 @@ impl Proxy {
             return self.handle_subscriber_reply(b, r, &reply);
         }
         if orphan {
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             self.complete(r, &reply);
         } else {
             if lane == Lane::Private {
@@ -174,7 +174,7 @@ impl Proxy {
         if c == NONE {
             // Its client left in the middle.
             if ended {
-                self.backends[b as usize].pop(&self.requests);
+                self.backends[b as usize].pop(&mut self.requests);
                 self.requests.close(r);
             }
             return;
@@ -197,7 +197,7 @@ impl Proxy {
                 self.note_big_reply(b, r, bytes);
             }
             self.note_if_slow(r);
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             self.release_messages(c);
             return self.advance(c, r);
         }
@@ -273,13 +273,13 @@ impl Proxy {
     fn advance(&mut self, c: u32, r: u32) {
         self.settle(r);
         let client = &mut self.clients[c];
-        client.pop(&self.requests);
+        client.pop(&mut self.requests);
         self.requests.close(r);
         while let Some(next) = client.head_done(&self.requests) {
             let reply = self.requests.stored_reply(next);
             client.stored -= reply.len();
             client.output.buffer(&mut self.client_pool).extend_from_slice(reply);
-            client.pop(&self.requests);
+            client.pop(&mut self.requests);
             self.requests.close(next);
         }
         self.mark_client_dirty(c);
@@ -353,6 +353,7 @@ impl Proxy {
         client.phase = client::Phase::Closing;
         client.output.clear(&mut self.client_pool);
         let mut at = client.head;
+        self.requests.clients_waiting -= u32::from(at != NONE);
         client.head = NONE;
         client.tail = NONE;
         client.in_flight = 0;

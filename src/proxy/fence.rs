@@ -60,7 +60,7 @@ impl Proxy {
         let node = backend.node;
         let mut refused = Vec::new();
         while let Some(r) = backend.head() {
-            backend.pop(&self.requests);
+            backend.pop(&mut self.requests);
             refused.push(r);
         }
         let entry = &mut self.nodes[node];
@@ -200,7 +200,7 @@ impl Proxy {
             }
             self.keep_bytes_of_refused(b, r);
             let backend = &mut self.backends[b as usize];
-            backend.pop(&self.requests);
+            backend.pop(&mut self.requests);
             backend.fence_open = r;
             return;
         }
@@ -214,7 +214,7 @@ impl Proxy {
             self.note_refused_step(r, &line);
         }
         let backend = &mut self.backends[b as usize];
-        backend.pop(&self.requests);
+        backend.pop(&mut self.requests);
         self.requests.close(r);
         if expected.is_empty() {
             // The OK of ASKING, a step of a transaction, or what SCRIPT LOAD said.

@@ -653,12 +653,21 @@ impl Proxy {
         to.clients += self.clients.open_count() as u64;
         to.requests += self.requests.open_count() as u64;
         to.cut |= self.splits.are_some_open();
+        to.waiting += u64::from(self.requests.clients_waiting);
+        to.nodes += u64::from(self.requests.nodes_asked);
     }
 
     /// Requests in the tables, tombstones and our own included.
     pub fn requests_open(&self) -> usize {
         let open = self.requests.open_count();
         debug_assert!(open > 0 || self.irregular.is_empty());
+        let waits = |c: &u32| self.clients[*c].head != NONE;
+        debug_assert_eq!(
+            self.clients.indexes().filter(waits).count(),
+            self.requests.clients_waiting as usize
+        );
+        let asked = self.backends.iter().filter(|backend| backend.queued() > 0);
+        debug_assert_eq!(asked.count(), self.requests.nodes_asked as usize);
         open
     }
 

@@ -36,17 +36,17 @@ impl Proxy {
     pub(super) fn handle_error_reply(&mut self, b: u32, r: u32, line: &[u8]) {
         if self.requests[r].client == NONE {
             self.note_refused_step(r, line);
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             return self.complete(r, line);
         }
         if self.is_at_node(r) || self.is_sync_leg(r) {
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             return self.complete(r, line);
         }
         if self.requests[r].marks.has(Marks::PRIVATE) {
             self.renew(r);
             if self.exec_lost_its_guard(r, line) {
-                self.backends[b as usize].pop(&self.requests);
+                self.backends[b as usize].pop(&mut self.requests);
                 return self.answer_unguarded(r);
             }
         }
@@ -55,13 +55,13 @@ impl Proxy {
         let next = self.decide(r, cause.as_deref().unwrap_or(line));
         if next == Next::Answer {
             self.forget_refusals(r, line);
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             return self.complete(r, line);
         }
         let line = cause.as_deref().unwrap_or(line);
         let entry = &self.requests[r];
         let bytes = self.backends[b as usize].bytes_of(entry.start, entry.len);
-        self.backends[b as usize].pop(&self.requests);
+        self.backends[b as usize].pop(&mut self.requests);
         self.mark_irregular(r);
         let Some(bytes) = bytes else {
             return self.await_bytes(b, r, line);

@@ -195,6 +195,10 @@ pub struct Requests {
     /// Buffers for replies.
     replies: Pool,
     pub sample: Sample,
+    /// Clients that wait for an answer.
+    pub clients_waiting: u32,
+    /// Connections to nodes on which answers are due.
+    pub nodes_asked: u32,
 }
 
 impl Default for Requests {
@@ -205,6 +209,8 @@ impl Default for Requests {
             free: Vec::new(),
             replies: Pool::new(REPLY_KEEP_MAX, REPLY_KEEP_MAX, REPLIES_KEPT_MAX),
             sample: Sample::default(),
+            clients_waiting: 0,
+            nodes_asked: 0,
         }
     }
 }

@@ -245,7 +245,7 @@ impl Proxy {
             return self.handle_unasked(b, node, verb, name);
         };
         let t = self.requests[r].part;
-        self.backends[b as usize].pop(&self.requests);
+        self.backends[b as usize].pop(&mut self.requests);
         self.requests.close(r);
         let topic = &mut self.topics[t];
         match topic.leg(node) {
@@ -282,11 +282,11 @@ impl Proxy {
             if t != NONE {
                 return self.lose_backend(b, Why::Surprise);
             }
-            self.backends[b as usize].pop(&self.requests);
+            self.backends[b as usize].pop(&mut self.requests);
             return self.requests.close(r);
         }
         let node = self.backends[b as usize].node;
-        self.backends[b as usize].pop(&self.requests);
+        self.backends[b as usize].pop(&mut self.requests);
         self.topics[t].drop_leg(node);
         self.topics[t].retry_at_ms = self.now.ms + RETRY_MS;
         match classify_error(reply) {

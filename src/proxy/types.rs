@@ -224,4 +224,8 @@ pub struct UnderWay {
     pub requests: u64,
     /// Some are parts.
     pub cut: bool,
+    /// Clients that wait for an answer.
+    pub waiting: u64,
+    /// Nodes' connections on which answers are due.
+    pub nodes: u64,
 }

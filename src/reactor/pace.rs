@@ -17,20 +17,21 @@ use crate::ring::Gather;
 const WINDOW_US: u64 = 1_000;
 
 /// With fewer events due, waiting costs more than it brings.
-const DUE_MIN: u64 = 6;
+const DUE_MIN: u64 = 10;
 
 /// No wait is for more events than this.
-const GATHER_MAX: u64 = 32;
+const GATHER_MAX: u64 = 64;
 
-/// No wait is for more events than this share of the clients.
-const CLIENTS_PER_EVENT: u64 = 4;
+/// No wait is for more than this part of what can come at all, percent: the last ones are worth no
+/// wait...
+const PART: u64 = 60;
+/// ... but where requests come in pipelines, whose replies then leave in fewer pieces.
+const PART_PIPELINED: u64 = 90;
+/// So many requests under way for each client are a sign of them.
+const PIPELINED: u64 = 2;
 
-/// With so many requests for each client, they come in long pipelines...
+/// With so many requests for each client, they come in long pipelines, and a wait goes on...
 const DEEP: u64 = 24;
-/// ... and a wait is for one event in so many of them, ...
-const REQUESTS_PER_EVENT: u64 = 32;
-/// ... up to these, ...
-const DEEP_GATHER_MAX: u64 = 64;
 /// ... for this part of the time in which they are answered, ...
 const DEEP_SHARE: u64 = 4;
 /// ... and never longer than so many times the limit.
@@ -74,20 +75,21 @@ impl Pace {
         }
     }
 
-    /// What the next wait should bring. A few clients that wait for their answers send nothing more
-    /// however long they are waited for.
+    /// What the next wait should bring. A client that waits for its answer sends nothing more
+    /// however long it is waited for, and a node that is asked nothing has nothing to say.
     #[inline]
     pub(super) fn gather(&self, under_way: &UnderWay) -> Option<Gather> {
-        let mut limit_us = self.limit_us;
-        let mut most = (under_way.clients / CLIENTS_PER_EVENT).min(GATHER_MAX);
+        let may_come = under_way.clients.saturating_sub(under_way.waiting) + under_way.nodes;
         // Parts of what was cut are no requests: how much there is to do cannot be told from them.
-        if !under_way.cut && under_way.requests >= DEEP * under_way.clients {
+        let per_client = |n: u64| !under_way.cut && under_way.requests >= n * under_way.clients;
+        let part = if per_client(PIPELINED) { PART_PIPELINED } else { PART };
+        let mut limit_us = self.limit_us;
+        if per_client(DEEP) {
             let answered_us = under_way.requests * 1_000_000 / self.commands_rate.max(1);
             limit_us = limit_us.max((answered_us / DEEP_SHARE).min(limit_us * DEEP_TIMES));
-            most = most.max((under_way.requests / REQUESTS_PER_EVENT).min(DEEP_GATHER_MAX));
         }
         let due = self.events_rate * limit_us / 1_000_000;
-        let events = due.min(most);
+        let events = due.min(may_come * part / 100).min(GATHER_MAX);
         (due >= DUE_MIN && events > 1)
             .then(|| Gather { events: events as u32, limit: Duration::from_micros(limit_us) })
     }
@@ -97,8 +99,14 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn clients(clients: u64) -> UnderWay {
-        UnderWay { clients, requests: clients, cut: false }
+    /// Clients of whom so many wait, at three nodes.
+    fn clients(clients: u64, waiting: u64) -> UnderWay {
+        let nodes = waiting.min(3);
+        UnderWay { clients, waiting, requests: waiting, nodes, cut: false }
+    }
+
+    fn events(pace: &Pace, under_way: &UnderWay) -> Option<u32> {
+        pace.gather(under_way).map(|gather| gather.events)
     }
 
     /// Events that come every `gap_us` microseconds for 10 ms.
@@ -108,7 +116,7 @@ mod tests {
         for n in 1..=10_000 / gap_us {
             pace.count(1, n, n * gap_us);
         }
-        assert_eq!(pace.gather(&clients(1_000)).map(|gather| gather.events), expected);
+        assert_eq!(events(&pace, &clients(1_000, 500)), expected);
     }
 
     #[test]
@@ -121,15 +129,41 @@ mod tests {
     fn busy_reactor_waits_for_what_is_due() {
         check(100, 10, Some(10));
         check(200, 10, Some(20));
-        check(200, 1, Some(32));
+        check(200, 1, Some(64));
+    }
+
+    /// What is waited for when very much is due.
+    #[track_caller]
+    fn check_part(under_way: UnderWay, expected: Option<u32>) {
+        let mut pace = Pace::new(Duration::from_micros(100));
+        pace.count(1_000, 1_000, 1_000);
+        assert_eq!(events(&pace, &under_way), expected);
     }
 
     #[test]
-    fn few_clients_are_not_waited_for_longer_than_they_can_fill() {
-        let mut pace = Pace::new(Duration::from_micros(100));
-        pace.count(1_000, 1_000, 1_000);
-        let events = |count| pace.gather(&clients(count)).map(|gather| gather.events);
-        assert_eq!([1, 7, 8, 16, 1_000].map(events), [None, None, Some(2), Some(4), Some(32)]);
+    fn no_more_is_waited_for_than_can_come() {
+        for (all, waiting, expected) in [
+            (1, 0, None),
+            (1, 1, None),
+            (16, 0, Some(9)),
+            (16, 8, Some(6)),
+            // The nodes alone.
+            (16, 16, None),
+            (50, 47, Some(3)),
+            (50, 10, Some(25)),
+            (1_000, 999, Some(2)),
+            (1_000, 0, Some(64)),
+        ] {
+            check_part(clients(all, waiting), expected);
+        }
+    }
+
+    #[test]
+    fn nearly_all_of_what_pipelines_bring_is_waited_for() {
+        let pipelined = |waiting| UnderWay { requests: 16 * waiting, ..clients(50, waiting) };
+        check_part(pipelined(50), Some(2));
+        check_part(pipelined(40), Some(11));
+        check_part(UnderWay { cut: true, ..pipelined(40) }, Some(7));
     }
 
     #[test]
@@ -141,32 +175,31 @@ mod tests {
     fn silence_after_load_ends_the_waiting() {
         let mut pace = Pace::new(Duration::from_micros(200));
         pace.count(1_000, 1_000, 1_000);
-        assert!(pace.gather(&clients(1_000)).is_some());
+        assert!(pace.gather(&clients(1_000, 500)).is_some());
         pace.count(1, 1_001, 100_000);
-        assert!(pace.gather(&clients(1_000)).is_none());
+        assert!(pace.gather(&clients(1_000, 500)).is_none());
     }
 
-    /// What is waited for, and how many microseconds, at 40,000 events and 500,000 requests a
-    /// second.
+    /// How many microseconds are waited, at 40,000 events and 500,000 requests a second.
     #[track_caller]
-    fn check_deep(requests: u64, cut: bool, expected: (u32, u64)) {
+    fn check_deep(requests: u64, cut: bool, expected: u64) {
         let mut pace = Pace::new(Duration::from_micros(400));
         pace.count(400, 5_000, 10_000);
-        let gather = pace.gather(&UnderWay { clients: 50, requests, cut }).expect("a wait");
-        assert_eq!((gather.events, gather.limit.as_micros() as u64), expected);
+        let gather = pace.gather(&UnderWay { requests, cut, ..clients(50, 30) }).expect("a wait");
+        assert_eq!(gather.limit.as_micros() as u64, expected);
     }
 
     #[test]
     fn long_pipelines_are_waited_for_a_quarter_of_the_time_that_they_take() {
         // Answered in 2.4, 6.4, 20 ms.
-        check_deep(1_200, false, (24, 600));
-        check_deep(3_200, false, (64, 1_600));
-        check_deep(10_000, false, (64, 2_000));
+        check_deep(1_200, false, 600);
+        check_deep(3_200, false, 1_600);
+        check_deep(10_000, false, 2_000);
     }
 
     #[test]
     fn short_pipelines_and_parts_are_not_waited_for_longer() {
-        check_deep(1_199, false, (12, 400));
-        check_deep(3_200, true, (12, 400));
+        check_deep(1_199, false, 400);
+        check_deep(3_200, true, 400);
     }
 }
