@@ -188,8 +188,10 @@ fn p99(sorted: &[Duration]) -> Duration {
     sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)]
 }
 
-/// How many times as long as in quiet times the p99 is: of all, and where no node is asked.
-fn tell_factor(whose: &str, quiet: &Took, stormy: &Took) {
+/// Both times, and how many times as long the p99 is: of all, and where no node is asked.
+fn tell_both(whose: &str, quiet: &Took, stormy: &Took) {
+    tell(&format!("quiet{whose}"), quiet);
+    tell(&format!("in the storm{whose}"), stormy);
     let of = |of: fn(&Took) -> &Vec<Duration>| {
         let [quiet, stormy] = [quiet, stormy].map(|took| p99(of(took)));
         (quiet, stormy, stormy.as_secs_f64() / quiet.as_secs_f64())
@@ -197,7 +199,7 @@ fn tell_factor(whose: &str, quiet: &Took, stormy: &Took) {
     let (quiet_all, stormy_all, times) = of(|took| &took.all);
     let (quiet_own, stormy_own, own_times) = of(|took| &took.own);
     println!(
-        "G15: p99 {whose}: {quiet_all:?} quiet, {stormy_all:?} in the storm ({times:.1} times); of \
+        "G15: p99{whose}: {quiet_all:?} quiet, {stormy_all:?} in the storm ({times:.1} times); of \
          PING {quiet_own:?} and {stormy_own:?} ({own_times:.1} times)"
     );
 }
@@ -232,6 +234,14 @@ struct Storm {
 impl Storm {
     fn is_large(&self) -> bool {
         self.opened >= OPENED_MIN && self.written >= WRITTEN_MIN && self.slowed > 0
+    }
+
+    fn expect_large(&self) {
+        let (opened, mib, slowed) = (self.opened, self.written / MIB, self.slowed);
+        assert!(
+            self.is_large(),
+            "there was a storm: {opened} connections, {mib} MiB, slowed {slowed} times"
+        );
     }
 }
 
@@ -325,22 +335,12 @@ fn g15_memory_storm_stays_within_a_quarter_over_the_budget() {
         storm.slowed,
         told(&mut admin, "clients_closed_for_memory:"),
     );
-    tell("quiet", &quiet);
-    tell("in the storm", &stormy);
-    tell("quiet, past the proxy", &quiet_direct);
-    tell("in the storm, past the proxy", &direct);
-    tell_factor("through the proxy", &quiet, &stormy);
-    tell_factor("past the proxy", &quiet_direct, &direct);
+    tell_both("", &quiet, &stormy);
+    tell_both(", past the proxy", &quiet_direct, &direct);
     assert_eq!(group.as_ref().map_or(0, Group::kills), 0, "nobody was killed for memory");
     let most_kib = storm.most_kib;
     assert!(most_kib <= MOST / 1024, "{most_kib} KiB with a budget of {} KiB", BUDGET / 1024);
-    assert!(
-        storm.is_large(),
-        "there was a storm: {} connections, {} MiB, slowed {} times",
-        storm.opened,
-        storm.written / MIB,
-        storm.slowed
-    );
+    storm.expect_large();
     let control = P99_OF_DIRECT * p99(&direct.all);
     let bound = goal(P99_MAX.max(2 * p99(&quiet.all)).max(control));
     println!("G15: p99 {:?} in the storm, at most {bound:?}", p99(&stormy.all));
