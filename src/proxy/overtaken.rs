@@ -164,8 +164,8 @@ impl Proxy {
         theirs.iter().any(|key| mine.contains(&self.random.hash_one(key)))
     }
 
-    /// Whether an elder that waits names a key of `r`. Thousands of younger ones may ask this of one
-    /// that names thousands of keys, so its marks are kept while it waits.
+    /// Whether an elder that waits names a key of `r`. Thousands of younger ones may ask this of
+    /// one that names thousands of keys, so its marks are kept while it waits.
     fn waits_for_key_of(&mut self, elder: u32, r: u32) -> bool {
         let (own, ticket) = (self.requests.own(elder), self.requests[elder].next_in_backend);
         if own.len() <= MARKED_ANEW_MAX {
