@@ -16,7 +16,8 @@ const SMALL: i64 = 64 << 20;
 /// With so many more, a storm is over: they are not waited with.
 const STORM: i64 = 8 << 20;
 
-/// Looks after a return of much, or when much that was held has gone: the storm before it may have left more by then.
+/// Looks after a return of much, or when much that was held has gone: the storm before it may have
+/// left more by then.
 const SETTLED: u32 = 4;
 
 /// What is known from the looks before.
