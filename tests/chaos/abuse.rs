@@ -116,9 +116,9 @@ fn run(port: u16, crowd: &[(usize, Kind)], told: &Told, seen: &Seen) {
 
 /// These clients stand for other hosts. Here they share the processors with the proxy, the nodes
 /// and the clients whom they disturb: what is tested is whom the proxy serves, not who gets a
-/// processor, so they take only what is left over (`--idle`), as long as that is anything. Being nice
-/// is not enough: a nice thread that runs is left its slice, some milliseconds, before the one that
-/// wakes up; an idle one is not. Linux has this for each thread. `false`: it was refused.
+/// processor, so they take only what is left over (`--idle`), as long as that is anything. Being
+/// nice is not enough: a nice thread that runs is left its slice, some milliseconds, before the one
+/// that wakes up; an idle one is not. Linux has this for each thread. `false`: it was refused.
 fn stand(class: &str) -> bool {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let mut chrt = std::process::Command::new("chrt");

@@ -240,8 +240,8 @@ fn h15_listener_that_never_accepts_costs_its_own_keys_only() {
     proxy.expect_alive();
 }
 
-/// So many looks at other nodes' p99 in a row, and how long each takes: their median is what counts,
-/// as the machine may be busy with other work in some.
+/// So many looks at other nodes' p99 in a row, and how long each takes: their median is what
+/// counts, as the machine may be busy with other work in some.
 const LOOKS: usize = 5;
 const LOOK: Duration = Duration::from_millis(160);
 
