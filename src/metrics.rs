@@ -189,9 +189,20 @@ pub struct Published {
     bounds: Arc<[u64]>,
     subscribed: AtomicBool,
     late: AtomicBool,
+    next_client_id: AtomicU64,
 }
 
 impl Published {
+    /// Its clients' ids are below. Beside the counters: those are counted anew when somebody asks
+    /// for it (CONFIG RESETSTAT), and an id is nobody's a second time.
+    pub fn next_client_id(&self) -> u64 {
+        self.next_client_id.load(Relaxed)
+    }
+
+    pub fn show_next_client_id(&self, id: u64) {
+        self.next_client_id.store(id, Relaxed);
+    }
+
     /// Whether any of its clients is subscribed. Shown before the node is asked, so before the
     /// client is told: whoever publishes after that sees it.
     pub fn is_subscribed(&self) -> bool {
@@ -231,6 +242,7 @@ pub fn board(reactors: usize) -> Board {
             bounds: bounds.clone(),
             subscribed: AtomicBool::new(false),
             late: AtomicBool::new(false),
+            next_client_id: AtomicU64::new(0),
         })
         .collect()
 }

@@ -197,10 +197,7 @@ impl Threads {
     /// Says above which ids clients of the next process are to be.
     pub fn id_source(&self) -> impl Fn() -> u64 + Send + 'static {
         let (board, base, reactors) = (self.board.clone(), self.client_ids, self.peers.len());
-        move || {
-            let clients = metrics::totals(&board).value(Counter::ClientsTotal);
-            base + reactors as u64 * (clients + IDS_SPARE)
-        }
+        move || next_client_ids(&board, base, reactors as u64)
     }
 
     /// Gives clients of the process before this one to each reactor in turn. `None`: that were all.
@@ -454,6 +451,13 @@ impl Threads {
     }
 }
 
+/// Above all ids that reactors with this base have given, and will give while another process
+/// starts.
+fn next_client_ids(board: &[metrics::Published], base: u64, reactors: u64) -> u64 {
+    let shown = board.iter().map(metrics::Published::next_client_id);
+    shown.fold(base, u64::max) + reactors * IDS_SPARE
+}
+
 /// Tells each reactor of all.
 fn introduce(peers: Vec<Peer>) -> Arc<[Peer]> {
     let all: Arc<[Peer]> = peers.into();
@@ -644,4 +648,23 @@ fn fill_random(bytes: &mut [u8]) -> Result<(), String> {
     std::fs::File::open("/dev/urandom")
         .and_then(|mut file| file.read_exact(bytes))
         .map_err(|error| format!("cannot read /dev/urandom: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_process_gives_no_id_again_although_its_elder_has_counted_anew() {
+        let board = metrics::board(3);
+        assert_eq!(next_client_ids(&board, 7, 2), 7 + 2 * IDS_SPARE, "nobody has come yet");
+        for (shown, id) in board.iter().zip([9_000_001, 9_000_004]) {
+            shown.show_next_client_id(id);
+            // All counters are zero, as after CONFIG RESETSTAT.
+            Counters::default().publish(shown);
+        }
+        assert_eq!(next_client_ids(&board, 7, 2), 9_000_004 + 2 * IDS_SPARE);
+        // A base above what is shown: a process that has just taken over, and shown nothing.
+        assert_eq!(next_client_ids(&board, 10_000_000, 2), 10_000_000 + 2 * IDS_SPARE);
+    }
 }

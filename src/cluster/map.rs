@@ -131,20 +131,26 @@ impl SlotMap {
     #[inline]
     pub fn patch(&mut self, slot: u16, node: u16) {
         self.owners[usize::from(slot & SLOT_MASK)] = node;
-        self.version = self.version.wrapping_add(1);
+        self.version = next(self.version);
     }
 
     /// Takes over all owners.
     pub fn replace(&mut self, topology: &Topology) {
         self.owners.copy_from_slice(&*topology.owners);
-        self.version = self.version.wrapping_add(1);
+        self.version = next(self.version);
     }
 
-    /// Changes with every `patch` and `replace`: tells whether a cached answer is still good.
+    /// Changes with every `patch` and `replace`: tells whether a cached answer is still good. Never
+    /// `u32::MAX`.
     #[inline]
     pub fn version(&self) -> u32 {
         self.version
     }
+}
+
+#[inline]
+fn next(version: u32) -> u32 {
+    if version >= u32::MAX - 1 { 0 } else { version + 1 }
 }
 
 #[cfg(test)]

@@ -154,7 +154,8 @@ pub struct Client {
     pub irregular: u32,
     /// Requests in state Held.
     pub held: u32,
-    /// The slot map's version when its oldest request in flight was routed.
+    /// The slot map's version by which all of it in flight was routed that is not irregular, or
+    /// `ALL_IRREGULAR`.
     pub map_version: u32,
     /// Bytes of replies that came before their turn.
     pub stored: usize,
@@ -169,6 +170,9 @@ pub struct Client {
     /// What it is subscribed to, if anything.
     pub subscribed: Option<Box<Subscriptions>>,
 }
+
+/// In the place of a slot map's version, and none: nothing in flight went simply by the map.
+pub const ALL_IRREGULAR: u32 = u32::MAX;
 
 impl Client {
     pub fn new(generation: u32, socket: Socket, session: Session) -> Client {

@@ -107,6 +107,11 @@ impl Proxy {
         counts.into_iter().for_each(|count| *count = 0);
     }
 
+    /// The ids of all its clients so far are below.
+    pub fn next_client_id(&self) -> u64 {
+        self.next_client_id
+    }
+
     pub(super) fn own_counts(&self) -> [u64; 7] {
         let [channels, patterns, shards, subscribed] = self.subscription_counts();
         let (clients, blocked) = (self.clients_open(), self.clients_blocked());

@@ -280,10 +280,8 @@ impl Proxy {
     fn divide_part(&mut self, r: u32, asked: Asked, pieces: &Pieces) {
         let (s, old) = (self.requests[r].split, self.requests[r].part);
         let split = &mut self.splits[s];
-        let places = split.order.iter_mut().filter(|place| **place == old);
-        for (next, place) in (split.parts.len() as u32..).zip(places) {
-            *place = next;
-        }
+        let looked_at = split.divide(old, split.parts.len() as u32);
+        self.note_looked_at(looked_at);
         self.launch_groups(asked, s, pieces, Marks::default());
         // The old part has nothing left to say: an empty array, a count of none, or the others' OK.
         if self.requests[r].split == s {

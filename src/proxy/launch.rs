@@ -8,7 +8,7 @@
 use ahash::AHashMap;
 
 use super::backend::Phase;
-use super::client::Client;
+use super::client::{ALL_IRREGULAR, Client};
 use super::connect::BACKOFF_MAX_MS;
 use super::dispatch::{Asked, Source};
 use super::nodes::face_of;
@@ -163,7 +163,8 @@ impl Proxy {
             return self.wait_unserved(r, bytes);
         };
         if !self.nodes[node].present && self.is_meant_for(r, node) {
-            let place = self.is_at_node(r).then(|| self.nodes[node].endpoint.to_string());
+            let is_told = self.is_at_node(r) && self.is_admin(self.requests[r].client);
+            let place = is_told.then(|| self.nodes[node].endpoint.to_string());
             return self.fail(r, |out| errors::node_left(out, place.as_deref()));
         }
         let Some(node) = self.target(r) else {
@@ -223,7 +224,11 @@ impl Proxy {
 
     /// Puts a leg into a backend's FIFO, after ASKING where that is needed.
     pub(super) fn enqueue(&mut self, r: u32, b: u32, bytes: Bytes) {
-        let marks = self.requests[r].marks;
+        let (c, marks) = (self.requests[r].client, self.requests[r].marks);
+        if !marks.has(Marks::IRREGULAR) && c != NONE && self.clients[c].map_version == ALL_IRREGULAR
+        {
+            self.clients[c].map_version = self.map.version();
+        }
         if marks.has(Marks::ASKING) {
             self.requests[r].marks.unset(Marks::ASKING);
             self.enqueue_internal(b, |out| out.extend_from_slice(ASKING));
@@ -270,19 +275,21 @@ impl Proxy {
         // Regular ones are on `b`, and it is not in its own way.
         let own = u32::from(self.requests[r].marks.has(Marks::IRREGULAR));
         if self.clients[c].irregular <= own || self.irregular.count(c, slot) <= own {
-            debug_assert!(!self.has_elder_in_the_way(r, b));
+            debug_assert!(!self.uncounted(|proxy| proxy.has_elder_in_the_way(r, b)));
             return false;
         }
         self.has_elder_in_the_way(r, b)
     }
 
-    fn has_elder_in_the_way(&self, r: u32, b: u32) -> bool {
+    fn has_elder_in_the_way(&mut self, r: u32, b: u32) -> bool {
         let entry = &self.requests[r];
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
+        let (slot, mut elder) = (entry.slot, self.clients[entry.client].head);
         let goes = Goes { r, to: b, node: self.target(r) };
-        let mut elder = self.clients[entry.client].head;
+        let mut legs = Vec::new();
         while elder != NONE && elder != own {
-            if self.stands_in_the_way(elder, &goes) {
+            self.add_legs_of(elder, slot, &mut legs);
+            if legs.drain(..).any(|leg| self.stands_in_the_way(leg, &goes)) {
                 return true;
             }
             elder = self.requests[elder].next_in_client;
@@ -290,13 +297,13 @@ impl Proxy {
         false
     }
 
+    /// `elder`: a leg.
     fn stands_in_the_way(&self, elder: u32, goes: &Goes) -> bool {
         let (old, new) = (&self.requests[elder], &self.requests[goes.r]);
         match old.state {
-            State::Done | State::Free | State::Subscribing | State::Inquiring => false,
-            State::Parent => {
-                let parts = &self.splits[old.split].parts;
-                parts.iter().any(|&part| self.stands_in_the_way(part, goes))
+            // A parent is nowhere: its parts are.
+            State::Parent | State::Done | State::Free | State::Subscribing | State::Inquiring => {
+                false
             }
             _ if old.slot != new.slot => false,
             // Both go through one node's fence, which keeps the order of one client.

@@ -14,6 +14,7 @@
 //! Not here: younger ones that are not sent yet; those are held (`launch`).
 
 use super::Proxy;
+use super::irregular::KeyMarks;
 use super::local::errors;
 use super::request::{Marks, State};
 use super::types::NONE;
@@ -24,6 +25,9 @@ use crate::resp::request::{Parsed, RequestLimits, RequestParser};
 
 /// So many younger ones are looked at; if there are more, they are taken to be in the way.
 const LOOKED_AT_MAX: usize = 64;
+
+/// The keys of a request of so many bytes are read each time that they are asked for.
+const MARKED_ANEW_MAX: usize = 1024;
 
 /// Whether it says of the node as a whole, at this moment, that a request did not run.
 fn is_of_the_moment(kind: ErrorKind) -> bool {
@@ -91,22 +95,25 @@ impl Proxy {
 
     /// Whether leg `r`, of these bytes and refused with this line, must wait for younger ones that
     /// are at a node already.
-    pub(super) fn has_younger_in_flight(&self, r: u32, bytes: &[u8], line: &[u8]) -> bool {
+    pub(super) fn has_younger_in_flight(&mut self, r: u32, bytes: &[u8], line: &[u8]) -> bool {
         let entry = &self.requests[r];
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
+        let slot = entry.slot;
         let mut legs = Vec::new();
         let mut at = self.requests[own].next_in_client;
         while at != NONE && legs.len() <= LOOKED_AT_MAX {
-            self.add_legs(at, &mut legs);
+            self.add_legs_of(at, slot, &mut legs);
             legs.retain(|&leg| {
-                let younger = &self.requests[leg];
-                let ahead = younger.state == State::InFlight && younger.slot == entry.slot;
-                ahead && !self.both_read(r, leg)
+                self.requests[leg].state == State::InFlight && !self.both_read(r, leg)
             });
             at = self.requests[at].next_in_client;
         }
         let all = is_of_the_moment(classify_error(line)) || legs.len() > LOOKED_AT_MAX;
-        !legs.is_empty() && (all || legs.iter().any(|&leg| self.shares_key(bytes, leg)))
+        if legs.is_empty() || all {
+            return !legs.is_empty();
+        }
+        let mine = self.key_marks(bytes);
+        legs.iter().any(|&leg| self.shares_key(mine.as_ref(), leg))
     }
 
     /// Adds what of a request goes to nodes: its parts, if it was cut.
@@ -118,11 +125,38 @@ impl Proxy {
         }
     }
 
-    /// Whether a leg that is or was in flight names one of the keys in `bytes`, as far as can be
-    /// told: while the kernel has its bytes nobody can.
-    fn shares_key(&self, bytes: &[u8], leg: u32) -> bool {
+    /// As `add_legs`, those of one slot: of thousands of parts each may ask for its own.
+    pub(super) fn add_legs_of(&mut self, r: u32, slot: u16, legs: &mut Vec<u32>) {
+        let (entry, requests) = (&self.requests[r], &self.requests);
+        let looked_at = match entry.state {
+            State::Parent => {
+                let slot_of = |part: u32| requests[part].slot;
+                self.splits[entry.split].add_parts_of(slot, slot_of, legs)
+            }
+            _ if entry.slot == slot => {
+                legs.push(r);
+                0
+            }
+            _ => 0,
+        };
+        self.note_looked_at(1 + looked_at);
+    }
+
+    /// The keys of a request, as numbers that stand for them: two that are alike by chance make one
+    /// wait, or be refused, that need not. `None`: they cannot be told.
+    fn key_marks(&self, bytes: &[u8]) -> Option<KeyMarks> {
+        let keys = keys_in(bytes)?;
+        self.note_looked_at(keys.len());
+        Some(keys.iter().map(|key| self.random.hash_one(key)).collect())
+    }
+
+    /// Whether a leg that is or was in flight names one of these keys, as far as can be told: while
+    /// the kernel has its bytes nobody can.
+    fn shares_key(&self, mine: Option<&KeyMarks>, leg: u32) -> bool {
         let entry = &self.requests[leg];
-        let Some(backend) = self.backends.get(entry.backend as usize) else { return true };
+        let (Some(mine), Some(backend)) = (mine, self.backends.get(entry.backend as usize)) else {
+            return true;
+        };
         let unsent;
         let other = match backend.sent_bytes_of(entry.start, entry.len) {
             Some(bytes) => bytes,
@@ -131,10 +165,24 @@ impl Proxy {
                 &unsent
             }
         };
-        match (keys_in(bytes), keys_in(other)) {
-            (Some(mine), Some(theirs)) => theirs.iter().any(|key| mine.contains(key)),
-            _ => true,
+        let Some(theirs) = keys_in(other) else { return true };
+        self.note_looked_at(theirs.len());
+        theirs.iter().any(|key| mine.contains(&self.random.hash_one(key)))
+    }
+
+    /// Whether an elder that waits names a key of `r`. Thousands of younger ones may ask this of
+    /// one that names thousands of keys, so its marks are kept while it waits.
+    fn waits_for_key_of(&mut self, elder: u32, r: u32) -> bool {
+        let (own, ticket) = (self.requests.own(elder), self.requests[elder].next_in_backend);
+        if own.len() <= MARKED_ANEW_MAX {
+            let mine = self.key_marks(own);
+            return self.shares_key(mine.as_ref(), r);
         }
+        if !self.irregular.knows_keys(elder, ticket) {
+            let mine = self.key_marks(own);
+            self.irregular.keep_keys(elder, ticket, mine);
+        }
+        self.shares_key(self.irregular.keys_of(elder), r)
     }
 
     /// `r` is answered, and elders of its client are not. A part of a split is answered by itself.
@@ -149,9 +197,14 @@ impl Proxy {
         }
         let own = if entry.split == NONE { r } else { self.splits[entry.split].parent };
         let mut found = Vec::new();
+        // Those that wait are irregular: behind the last of these nobody is looked at.
+        let mut left = self.irregular.count(c, slot) as usize;
         let mut elder = self.clients[c].head;
-        while elder != NONE && elder != own {
-            self.add_legs(elder, &mut found);
+        while elder != NONE && elder != own && left > 0 {
+            let before = found.len();
+            self.add_legs_of(elder, slot, &mut found);
+            let new = found.iter().skip(before);
+            left -= new.filter(|&&leg| self.requests[leg].marks.has(Marks::IRREGULAR)).count();
             elder = self.requests[elder].next_in_client;
         }
         found.retain(|&elder| self.is_overtaken(elder, r));
@@ -174,7 +227,7 @@ impl Proxy {
         }
     }
 
-    fn is_overtaken(&self, elder: u32, r: u32) -> bool {
+    fn is_overtaken(&mut self, elder: u32, r: u32) -> bool {
         let old = &self.requests[elder];
         if old.state != State::Waiting
             || old.slot != self.requests[r].slot
@@ -184,8 +237,7 @@ impl Proxy {
         }
         let kind = classify_error(self.requests.reply(elder));
         let shared = !old.marks.has(Marks::PRIVATE);
-        is_of_the_moment(kind)
-            || (shared && is_of_its_own(kind) && self.shares_key(self.requests.own(elder), r))
+        is_of_the_moment(kind) || (shared && is_of_its_own(kind) && self.waits_for_key_of(elder, r))
     }
 }
 

@@ -73,7 +73,14 @@ impl Proxy {
     pub(super) fn await_bytes(&mut self, b: u32, r: u32, line: &[u8]) {
         self.requests.set_reply(r, line);
         self.requests[r].state = State::Waiting;
-        self.backends[b as usize].awaiting.push(r);
+        self.put_among_awaiting(b, r);
+    }
+
+    /// It is in no FIFO: its place stands there, so that nobody has to look for it among thousands.
+    fn put_among_awaiting(&mut self, b: u32, r: u32) {
+        let awaiting = &mut self.backends[b as usize].awaiting;
+        self.requests[r].next_in_backend = awaiting.len() as u32;
+        awaiting.push(r);
     }
 
     /// A send has come back: requests that were refused before it did can be repeated now.
@@ -94,7 +101,7 @@ impl Proxy {
                 }
                 None => {
                     self.requests.set_reply(r, &line);
-                    self.backends[b as usize].awaiting.push(r);
+                    self.put_among_awaiting(b, r);
                 }
             }
         }
@@ -102,8 +109,16 @@ impl Proxy {
 
     /// The client of `r` has left while `r` awaited its own bytes.
     pub(super) fn forget_awaiting(&mut self, r: u32) {
-        if let Some(backend) = self.backends.get_mut(self.requests[r].backend as usize) {
-            backend.awaiting.retain(|&waiting| waiting != r);
+        let entry = &self.requests[r];
+        let place = entry.next_in_backend;
+        let Some(backend) = self.backends.get_mut(entry.backend as usize) else { return };
+        if backend.awaiting.get(place as usize) != Some(&r) {
+            return;
+        }
+        // The order in which they look again says nothing: elders are let go first (`launch`).
+        backend.awaiting.swap_remove(place as usize);
+        if let Some(&moved) = backend.awaiting.get(place as usize) {
+            self.requests[moved].next_in_backend = place;
         }
     }
 

@@ -112,6 +112,8 @@ impl Proxy {
                 self.run_local(asked, args)
             }
             ConfigOf::Options => self.refuse_user(c, "config|set"),
+            // RESETSTAT: who is told OK sees no old count of another reactor.
+            ConfigOf::Proxy if self.asks_peers(asked.command) => self.run_together(asked, args),
             ConfigOf::Proxy => self.run_local(asked, args),
         }
     }

@@ -3,6 +3,8 @@
 //! Pure: words and replies in, bytes out. Policies are named as in the Valkey documentation.
 //! Not here: which requests are cut (`command::split_shape`), sending parts (`fanout`).
 
+use ahash::AHashMap;
+
 use super::node_facts;
 use super::node_info;
 use super::scripts::Digest;
@@ -77,6 +79,11 @@ pub struct Split {
     pub parts: Vec<u32>,
     /// For `Merge::Values`: the part that each of the caller's keys is in.
     pub order: Vec<u32>,
+    /// Once a part is divided: the same by part, each with its place in `order`.
+    places: Vec<(u32, u32)>,
+    /// Once one of many parts is looked for: the first so many of them, by slot.
+    by_slot: AHashMap<u16, Vec<u32>>,
+    indexed: usize,
     pub pending: u32,
     /// For `Merge::Sum` and `Merge::Counts`: what is added to each count. For `Merge::LogicalAnd`:
     /// 1 where one node's yes is enough.
@@ -118,6 +125,49 @@ impl Split {
             _ => return true,
         }
         false
+    }
+
+    /// Adds the parts of one slot to `found`. Returns how many entries that took to find: thousands
+    /// of parts may each look for those of its slot. `slot_of`: of a part.
+    pub fn add_parts_of(
+        &mut self,
+        slot: u16,
+        slot_of: impl Fn(u32) -> u16,
+        found: &mut Vec<u32>,
+    ) -> usize {
+        // A walk's parts are others in each round.
+        if self.parts.len() <= SEARCHED_MAX || self.merge == Merge::Walk {
+            found.extend(self.parts.iter().filter(|&&part| slot_of(part) == slot));
+            return self.parts.len();
+        }
+        let new = self.parts.get(self.indexed..).unwrap_or_default();
+        for &part in new {
+            self.by_slot.entry(slot_of(part)).or_default().push(part);
+        }
+        self.indexed = self.parts.len();
+        let of_slot = self.by_slot.get(&slot).map_or(&[][..], Vec::as_slice);
+        found.extend_from_slice(of_slot);
+        new.len() + of_slot.len()
+    }
+
+    /// The keys of `part` have parts of their own from now on, from `first` on. Returns how many
+    /// entries that took to find: thousands of parts may be divided, so all are put in order once.
+    pub fn divide(&mut self, part: u32, first: u32) -> usize {
+        let mut looked_at = 0;
+        if self.places.is_empty() {
+            looked_at = self.order.len();
+            self.places.extend(self.order.iter().zip(0..).map(|(&part, place)| (part, place)));
+            self.places.sort_unstable();
+        }
+        let from = self.places.partition_point(|of| of.0 < part);
+        let own = self.places.iter().skip(from).take_while(|of| of.0 == part);
+        for (next, &(_, place)) in (first..).zip(own) {
+            looked_at += 1;
+            if let Some(of) = self.order.get_mut(place as usize) {
+                *of = next;
+            }
+        }
+        looked_at
     }
 
     /// For `Merge::Info`: the proxy's own text.
@@ -183,6 +233,9 @@ impl Split {
     }
 }
 
+/// So many parts are looked at one by one.
+const SEARCHED_MAX: usize = 64;
+
 const UNEXPECTED: &str = "ERR a node answered a part of this command in an unexpected form";
 
 /// All requests of several parts.
@@ -221,6 +274,9 @@ impl Splits {
                 version,
                 parts: Vec::new(),
                 order: Vec::new(),
+                places: Vec::new(),
+                by_slot: AHashMap::new(),
+                indexed: 0,
                 adjust: Vec::new(),
                 pending: 0,
                 kept: 0,
@@ -256,6 +312,11 @@ impl Splits {
             list.shrink_to(1024);
         }
         split.adjust = Vec::new();
+        split.places = Vec::new();
+        if split.indexed > 0 {
+            split.by_slot = AHashMap::new();
+            split.indexed = 0;
+        }
         for bytes in [&mut split.result, &mut split.error] {
             bytes.clear();
             bytes.shrink_to(4096);
@@ -574,6 +635,46 @@ mod tests {
     fn values_come_in_the_callers_order_duplicates_too() {
         let replies = ["*2\r\n$1\r\na\r\n$-1\r\n", "*1\r\n$1\r\nb\r\n"];
         check(Merge::Values, &[0, 1, 0], &replies, "*3\r\n$1\r\na\r\n$1\r\nb\r\n$-1\r\n");
+    }
+
+    #[test]
+    fn parts_of_a_slot_are_found_among_thousands_also_those_that_came_later() {
+        let mut splits = Splits::default();
+        let index = splits.open(0, Merge::Values, Version::Resp2);
+        let slot_of = |part: u32| (part % 500) as u16;
+        let find = |split: &mut Split, slot| {
+            let mut found = Vec::new();
+            (split.add_parts_of(slot, slot_of, &mut found), found)
+        };
+        splits[index].parts.extend(0..1_000);
+        assert_eq!(find(&mut splits[index], 7), (1_002, vec![7, 507]));
+        assert_eq!(find(&mut splits[index], 8), (2, vec![8, 508]));
+        splits[index].parts.extend(1_000..1_010);
+        assert_eq!(find(&mut splits[index], 7), (10 + 3, vec![7, 507, 1_007]));
+        splits.close(index);
+        let index = splits.open(0, Merge::Values, Version::Resp2);
+        assert_eq!(find(&mut splits[index], 7), (0, vec![]));
+        splits[index].parts.extend([500, 7, 1]);
+        assert_eq!(find(&mut splits[index], 7), (3, vec![7]));
+    }
+
+    #[test]
+    fn part_that_is_divided_again_among_others_keeps_the_callers_order() {
+        let mut splits = Splits::default();
+        let index = splits.open(0, Merge::Values, Version::Resp2);
+        let split = &mut splits[index];
+        split.order.extend([0, 1, 0, 2, 1, 0]);
+        // What all parts have is looked at once.
+        assert_eq!(split.divide(1, 3), 6 + 2);
+        assert_eq!(split.order, [0, 3, 0, 2, 4, 0]);
+        assert_eq!(split.divide(0, 5), 3);
+        assert_eq!(split.order, [5, 3, 6, 2, 4, 7]);
+        splits.close(index);
+        let index = splits.open(0, Merge::Values, Version::Resp2);
+        let split = &mut splits[index];
+        split.order.extend([1, 0]);
+        assert_eq!(split.divide(0, 2), 2 + 1, "of another request");
+        assert_eq!(split.order, [1, 2]);
     }
 
     #[test]

@@ -104,6 +104,24 @@ fn kill_reaches_the_other_reactor_and_at_last_the_asking_client() {
 }
 
 #[test]
+fn counting_anew_does_not_begin_anew_with_ids() {
+    let mut duo = Duo::new();
+    let here = duo.client(0);
+    for at in [0, 0, 1, 1, 1] {
+        duo.client(at);
+    }
+    // Ids of one are odd, of the other even.
+    let next = |duo: &Duo| [0, 1].map(|at| duo.proxies[at].next_client_id());
+    assert_eq!(next(&duo), [7, 8]);
+    assert_eq!(duo.ask(0, here, "CONFIG RESETSTAT\r\n"), "", "the other one counts, too");
+    assert_eq!(duo.carry(0), "+OK\r\n");
+    assert_eq!([0, 1].map(|at| duo.proxies[at].tally.clients_total), [0, 0], "counted anew");
+    assert_eq!(next(&duo), [7, 8]);
+    duo.client(0);
+    assert_eq!(next(&duo), [9, 8]);
+}
+
+#[test]
 fn reactor_that_says_nothing_is_not_waited_for_for_ever() {
     let mut duo = Duo::new();
     let here = duo.client(0);

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use super::{TOTALS_EVERY_MS, Worker};
 use crate::metrics::{self, Board, Counter};
 use crate::proxy::local::Totals;
-use crate::proxy::{self, Note};
+use crate::proxy::{self, Note, Proxy};
 use crate::ring;
 
 /// How often it is written that clients are refused, or cannot be accepted.
@@ -173,6 +173,8 @@ impl Worker {
         }
         if let Some(published) = self.board.get(usize::from(self.index)) {
             counters.publish(published);
+            let ids = self.proxies.iter().map(Proxy::next_client_id);
+            published.show_next_client_id(ids.max().unwrap_or_default());
         }
         self.tell_totals();
     }

@@ -31,8 +31,16 @@ pub struct Seen {
     pub written: AtomicU64,
 }
 
+/// What all of them are told.
+#[derive(Default)]
+struct Told {
+    end: AtomicBool,
+    /// To take their share of the processors, not only what is left over.
+    insist: AtomicBool,
+}
+
 pub struct Abuse {
-    end: Arc<AtomicBool>,
+    told: Arc<Told>,
     pub seen: Arc<Seen>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -46,31 +54,42 @@ const AGAIN_PER_SECOND: u64 = 200;
 impl Abuse {
     /// `crowds`: a thread each, with so many of each kind.
     pub fn start(port: u16, crowds: Vec<Vec<(usize, Kind)>>) -> Abuse {
-        let end = Arc::new(AtomicBool::new(false));
+        let told = Arc::new(Told::default());
         let seen = Arc::new(Seen::default());
         let start = |crowd: Vec<(usize, Kind)>| {
-            let (end, seen) = (Arc::clone(&end), Arc::clone(&seen));
-            std::thread::spawn(move || run(port, &crowd, &end, &seen))
+            let (told, seen) = (Arc::clone(&told), Arc::clone(&seen));
+            std::thread::spawn(move || run(port, &crowd, &told, &seen))
         };
-        Abuse { threads: crowds.into_iter().map(start).collect(), end, seen }
+        Abuse { threads: crowds.into_iter().map(start).collect(), told, seen }
+    }
+
+    /// Where others keep all processors busy nothing is left over for them: from now on they stand
+    /// in line with everybody else.
+    pub fn insist(&self) {
+        self.told.insist.store(true, Ordering::Relaxed);
+    }
+
+    pub fn insists(&self) -> bool {
+        self.told.insist.load(Ordering::Relaxed)
     }
 
     /// Closes all their connections.
     pub fn finish(self) {
-        self.end.store(true, Ordering::Relaxed);
+        self.told.end.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("a crowd ends well"));
     }
 }
 
-fn run(port: u16, crowd: &[(usize, Kind)], end: &AtomicBool, seen: &Seen) {
-    stand_aside();
+fn run(port: u16, crowd: &[(usize, Kind)], told: &Told, seen: &Seen) {
+    let mut aside = stand("--idle");
+    assert!(aside, "chrt (util-linux) makes a thread idle");
     let mut all: Vec<One> = crowd
         .iter()
         .flat_map(|(count, kind)| std::iter::repeat_with(|| One::new(kind.clone())).take(*count))
         .collect();
     let began = Instant::now();
     let (mut again, first) = (0, all.len() as u64);
-    while !end.load(Ordering::Relaxed) {
+    while !told.end.load(Ordering::Relaxed) {
         let mut moved = false;
         for one in &mut all {
             let allowed = first + began.elapsed().as_millis() as u64 * AGAIN_PER_SECOND / 1000;
@@ -79,8 +98,14 @@ fn run(port: u16, crowd: &[(usize, Kind)], end: &AtomicBool, seen: &Seen) {
                 one.connect(port, seen);
             }
             moved |= one.turn(seen);
-            if end.load(Ordering::Relaxed) {
+            if told.end.load(Ordering::Relaxed) {
                 return;
+            }
+            if aside && told.insist.load(Ordering::Relaxed) {
+                aside = false;
+                if !stand("--other") {
+                    eprintln!("ABUSERS STAY ASIDE: only root lets them back in line");
+                }
             }
         }
         if !moved {
@@ -91,15 +116,14 @@ fn run(port: u16, crowd: &[(usize, Kind)], end: &AtomicBool, seen: &Seen) {
 
 /// These clients stand for other hosts. Here they share the processors with the proxy, the nodes
 /// and the clients whom they disturb: what is tested is whom the proxy serves, not who gets a
-/// processor, so they take only what is left over. Being nice is not enough: a nice thread that runs is left
-/// its slice, some milliseconds, before the one that wakes up; an idle one is not. Linux has this
-/// for each thread.
-fn stand_aside() {
-    rustix::process::nice(19).expect("a thread may be nicer");
+/// processor, so they take only what is left over (`--idle`), as long as that is anything. Being
+/// nice is not enough: a nice thread that runs is left its slice, some milliseconds, before the one
+/// that wakes up; an idle one is not. Linux has this for each thread. `false`: it was refused.
+fn stand(class: &str) -> bool {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let mut chrt = std::process::Command::new("chrt");
-    let done = chrt.args(["--idle", "--pid", "0", &thread]).status();
-    assert!(done.is_ok_and(|status| status.success()), "chrt (util-linux) makes a thread idle");
+    let done = chrt.args([class, "--pid", "0", &thread]).status();
+    done.is_ok_and(|status| status.success())
 }
 
 struct One {

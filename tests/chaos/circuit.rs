@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::bed;
 use crate::figures::relayed;
 use crate::mixed::is_long;
-use crate::network::{Rig, latencies, rig, timed};
+use crate::network::{Rig, p99_for, rig, timed};
 use crate::relay::Relay;
 use crate::support::client::Client;
 use crate::support::cluster::Flavour;
@@ -240,7 +240,45 @@ fn h15_listener_that_never_accepts_costs_its_own_keys_only() {
     proxy.expect_alive();
 }
 
-/// G16: whatever ails one node, and however many want it, the others' keys are served as ever.
+/// So many looks at other nodes' p99 in a row, and how long each takes: their median is what
+/// counts, as the machine may be busy with other work in some.
+const LOOKS: usize = 5;
+const LOOK: Duration = Duration::from_millis(160);
+
+/// What clocks and the scheduler may add to twice the quiet p99.
+const G16_SLACK: Duration = Duration::from_micros(300);
+
+/// What 8 clients that want one node's key, each a hundred times a second, see and do.
+struct Beside {
+    /// p99 of another node's key, look by look.
+    looks: Vec<Duration>,
+    /// The slowest answer to them.
+    slowest: Duration,
+}
+
+/// `sick`: errors are answers, too.
+fn beside(rig: &Rig, key: &str, well: &str, sick: bool) -> Beside {
+    let line = format!("SET {key} v");
+    let many = Many::start(8, rig.proxy.port, move |client, _| {
+        let (text, took) = timed(client, &line);
+        assert!(sick || text == "OK", "{text}");
+        std::thread::sleep(millis(10));
+        took
+    });
+    // Until it is known that the node is sick, and as long where it is not.
+    std::thread::sleep(seconds(1));
+    let mut client = rig.proxy.client();
+    let looks = (0..LOOKS).map(|_| p99_for(&mut client, well, LOOK)).collect();
+    Beside { looks, slowest: many.finish().into_iter().max().unwrap_or_default() }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
+
+/// G16: whatever ails one node, and however many want it, the others' keys are served as ever: as
+/// beside the same clients while that node was well.
 #[test]
 fn g16_sick_node_does_not_slow_the_others() {
     let cluster = bed::cluster(Flavour::Redis, 0);
@@ -249,7 +287,6 @@ fn g16_sick_node_does_not_slow_the_others() {
     let proxy = relayed(&cluster, &relays, options);
     let [behind_relay, plain, well] = [0, 1, 2].map(|i| cluster.key_on(i, "g16"));
     let mut rig = Rig { proxy, relays, cluster };
-    let quiet = latencies(&rig.proxy, &well, millis(800));
     type Act = fn(&mut Rig, bool);
     let ails: [(&str, &str, Act); 4] = [
         ("black-holed", &behind_relay, |rig, on| rig.relays[0].hold(on, on)),
@@ -266,30 +303,34 @@ fn g16_sick_node_does_not_slow_the_others() {
             false => rig.cluster.nodes[1].restart(),
         }),
     ];
+    let rounds = if is_long() { 7 } else { 1 };
     for (name, key, act) in ails {
-        act(&mut rig, true);
-        let line = format!("SET {key} v");
-        let many = Many::start(8, rig.proxy.port, move |client, _| {
-            let took = timed(client, &line).1;
-            std::thread::sleep(millis(10));
-            took
-        });
-        std::thread::sleep(seconds(1));
-        let others = latencies(&rig.proxy, &well, millis(800));
-        let slowest = many.finish().into_iter().max().unwrap_or_default();
+        let (mut quiet, mut sick, mut slowest) = (Vec::new(), Vec::new(), Duration::ZERO);
+        // In turn, so that what else the machine does falls on both.
+        for _ in 0..rounds {
+            quiet.extend(beside(&rig, key, &well, false).looks);
+            act(&mut rig, true);
+            let seen = beside(&rig, key, &well, true);
+            sick.extend(seen.looks);
+            slowest = slowest.max(seen.slowest);
+            act(&mut rig, false);
+            wait_until(seconds(8), "the node to be used again", || {
+                rig.proxy.client().run(&format!("SET {key} w")).text() == "OK"
+            });
+        }
+        let looks = quiet.len();
+        let (quiet, others) = (median(quiet), median(sick));
         println!(
-            "G16: {name}: p99 of another node {quiet:?} quiet, {others:?} beside it; slowest error \
-             {slowest:?}"
+            "G16: {name}: p99 of another node {quiet:?} beside 8 clients of it while it is well, \
+             {others:?} while it is sick ({:.2} times; medians of {looks}); slowest error \
+             {slowest:?}",
+            others.as_secs_f64() / quiet.as_secs_f64()
         );
         assert!(
-            others <= goal(quiet * 2 + millis(3)),
+            others <= goal(quiet * 2 + G16_SLACK),
             "{name}: p99 {quiet:?} quiet, {others:?} now"
         );
         assert!(slowest <= goal(millis(2_000)), "{name}: {slowest:?}");
-        act(&mut rig, false);
-        wait_until(seconds(8), "the node to be used again", || {
-            rig.proxy.client().run(&format!("SET {key} w")).text() == "OK"
-        });
     }
     rig.proxy.expect_alive();
 }

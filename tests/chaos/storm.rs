@@ -4,7 +4,7 @@
 //! Not here: single ways to waste memory (`tests/cases/memory.rs`), how they behave (`abuse`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,15 @@ const MOST: u64 = BUDGET / 4 * 5;
 /// even clients that go straight to the nodes wait, it is so many times what they do.
 const P99_MAX: Duration = Duration::from_millis(12);
 const P99_OF_DIRECT: u32 = 6;
+
+/// A storm is at least so large; and clients of it were not read for a while.
+const OPENED_MIN: u64 = 10_000;
+const WRITTEN_MIN: u64 = 500 * MIB;
+/// It lasts so long, or until it was so large; not longer than this. If it is not by then because
+/// others use the processors, abusers do not stand aside any more.
+const STORM: Duration = Duration::from_secs(8);
+const STORM_MAX: Duration = Duration::from_secs(60);
+const STORM_IS_LATE: Duration = Duration::from_secs(15);
 
 fn kind(opening: Vec<u8>, piece: Vec<u8>) -> Kind {
     Kind { opening, piece: piece.into(), reads: false }
@@ -179,6 +188,22 @@ fn p99(sorted: &[Duration]) -> Duration {
     sorted[(sorted.len() * 99 / 100).min(sorted.len() - 1)]
 }
 
+/// Both times, and how many times as long the p99 is: of all, and where no node is asked.
+fn tell_both(whose: &str, quiet: &Took, stormy: &Took) {
+    tell(&format!("quiet{whose}"), quiet);
+    tell(&format!("in the storm{whose}"), stormy);
+    let of = |of: fn(&Took) -> &Vec<Duration>| {
+        let [quiet, stormy] = [quiet, stormy].map(|took| p99(of(took)));
+        (quiet, stormy, stormy.as_secs_f64() / quiet.as_secs_f64())
+    };
+    let (quiet_all, stormy_all, times) = of(|took| &took.all);
+    let (quiet_own, stormy_own, own_times) = of(|took| &took.own);
+    println!(
+        "G15: p99{whose}: {quiet_all:?} quiet, {stormy_all:?} in the storm ({times:.1} times); of \
+         PING {quiet_own:?} and {stormy_own:?} ({own_times:.1} times)"
+    );
+}
+
 fn tell(when: &str, took: &Took) {
     println!(
         "G15 {when}: {} requests, p50 {:?}, p99 {:?} ({:?} at the node with the large value, {:?} at \
@@ -193,15 +218,64 @@ fn tell(when: &str, took: &Took) {
     );
 }
 
-/// The most that was seen while it lasts: resident KiB, and what was charged to the group.
-fn most_during_the_storm(proxy: &Proxy, group: Option<&Group>) -> (u64, u64) {
+/// What was seen of a storm.
+struct Storm {
+    /// Resident memory, and what was charged to the group, at most.
+    most_kib: u64,
+    most_used: u64,
+    opened: u64,
+    closed: u64,
+    written: u64,
+    /// Times that a client was not read.
+    slowed: u64,
+    lasted: Duration,
+}
+
+impl Storm {
+    fn is_large(&self) -> bool {
+        self.opened >= OPENED_MIN && self.written >= WRITTEN_MIN && self.slowed > 0
+    }
+
+    fn expect_large(&self) {
+        let (opened, mib, slowed) = (self.opened, self.written / MIB, self.slowed);
+        assert!(
+            self.is_large(),
+            "there was a storm: {opened} connections, {mib} MiB, slowed {slowed} times"
+        );
+    }
+}
+
+/// Looks on until it is over.
+fn watch(abuse: &Abuse, proxy: &Proxy, admin: &mut Client, group: Option<&Group>) -> Storm {
+    let least = if is_long() { seconds(3_600) } else { STORM };
+    let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
     let (began, mut most_kib, mut most_used) = (Instant::now(), 0, 0);
-    while began.elapsed() < if is_long() { seconds(3_600) } else { seconds(8) } {
+    loop {
         most_kib = most_kib.max(proxy.process.resident_kib());
         most_used = most_used.max(group.map_or(0, Group::used));
+        let (seen, lasted) = (&abuse.seen, began.elapsed());
+        if lasted >= least || lasted >= STORM_IS_LATE {
+            let [opened, closed, written] = [&seen.opened, &seen.closed, &seen.written].map(count);
+            let slowed = told(admin, "clients_slowed:");
+            let storm = Storm { most_kib, most_used, opened, closed, written, slowed, lasted };
+            if lasted >= least && (storm.is_large() || lasted >= STORM_MAX.max(least)) {
+                return storm;
+            }
+            if !storm.is_large() && !abuse.insists() && lasted >= STORM_IS_LATE {
+                println!("G15 {opened} connections after {lasted:?}: abusers stand in line now");
+                abuse.insist();
+            }
+            std::thread::sleep(millis(200));
+        }
         std::thread::sleep(millis(20));
     }
-    (most_kib, most_used)
+}
+
+/// A number of INFO's.
+fn told(client: &mut Client, name: &str) -> u64 {
+    let info = client.run("INFO ringway").string();
+    let line = info.lines().find_map(|line| line.strip_prefix(name));
+    line.and_then(|number| number.trim().parse().ok()).expect(name)
 }
 
 #[test]
@@ -222,20 +296,17 @@ fn g15_memory_storm_stays_within_a_quarter_over_the_budget() {
     let has = |i: &usize| cluster.range(*i).is_some_and(|(from, to)| (from..=to).contains(&slot));
     let large = (0..3).find(has).expect("a node has it");
     let calm = Honest::start(&cluster, Some(proxy.port));
+    let calm_beside = Honest::start(&cluster, None);
     std::thread::sleep(seconds(2));
-    let quiet = calm.finish(large);
+    let (quiet, quiet_direct) = (calm.finish(large), calm_beside.finish(large));
     let start_kib = proxy.process.resident_kib();
 
     let honest = Honest::start(&cluster, Some(proxy.port));
     let beside = Honest::start(&cluster, None);
     let crowds = vec![hostile_lengths(5_000), hostile_lengths(5_000), heavy(40)];
     let abuse = Abuse::start(proxy.port, crowds);
-    let (most_kib, most_used) = most_during_the_storm(&proxy, group.as_ref());
+    let storm = watch(&abuse, &proxy, &mut admin, group.as_ref());
     let (stormy, direct) = (honest.finish(large), beside.finish(large));
-    let counts = |seen: &crate::abuse::Seen| {
-        [&seen.opened, &seen.closed, &seen.written].map(|count| count.load(Ordering::Relaxed))
-    };
-    let [opened, closed, written] = counts(&abuse.seen);
     abuse.finish();
     let ended = Instant::now();
     proxy.expect_alive();
@@ -248,30 +319,28 @@ fn g15_memory_storm_stays_within_a_quarter_over_the_budget() {
         proxy.process.resident_kib() <= back_kib
     });
     let took = ended.elapsed();
-    let info = admin.run("INFO ringway").string();
-    let told = |name: &str| {
-        let line = info.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        line.trim().to_owned()
-    };
     println!(
-        "G15: {opened} connections, {closed} of them closed, {} MiB written; \
+        "G15: in {:?} {} connections, {} of them closed, {} MiB written; \
          RSS {} MiB at first, {} MiB at most, {} MiB after {:?}; group {} MiB at most; \
          slowed {} times, {} closed for memory",
-        written / MIB,
+        storm.lasted,
+        storm.opened,
+        storm.closed,
+        storm.written / MIB,
         start_kib / 1024,
-        most_kib / 1024,
+        storm.most_kib / 1024,
         proxy.process.resident_kib() / 1024,
         took,
-        most_used / MIB,
-        told("clients_slowed:"),
-        told("clients_closed_for_memory:"),
+        storm.most_used / MIB,
+        storm.slowed,
+        told(&mut admin, "clients_closed_for_memory:"),
     );
-    tell("quiet", &quiet);
-    tell("in the storm", &stormy);
-    tell("in the storm, past the proxy", &direct);
+    tell_both("", &quiet, &stormy);
+    tell_both(", past the proxy", &quiet_direct, &direct);
     assert_eq!(group.as_ref().map_or(0, Group::kills), 0, "nobody was killed for memory");
+    let most_kib = storm.most_kib;
     assert!(most_kib <= MOST / 1024, "{most_kib} KiB with a budget of {} KiB", BUDGET / 1024);
-    assert!(told("clients_slowed:").parse::<u64>().expect("a number") > 0, "there was a storm");
+    storm.expect_large();
     let control = P99_OF_DIRECT * p99(&direct.all);
     let bound = goal(P99_MAX.max(2 * p99(&quiet.all)).max(control));
     println!("G15: p99 {:?} in the storm, at most {bound:?}", p99(&stormy.all));

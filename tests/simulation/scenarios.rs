@@ -95,6 +95,16 @@ impl Rig {
         rig
     }
 
+    /// Every client may do all.
+    fn of_admin(settings: Settings) -> Rig {
+        let mut rig = Rig::new(settings.clone());
+        let admin_user = Some("default".into());
+        let admin = ringway::proxy::local::Identity { admin_user, ..identity() };
+        rig.proxy = Proxy::new(settings, Arc::new(admin), [1, 2, 3, 4], 1, 1);
+        rig.proxy.handle_topology(map(2), rig.now());
+        rig
+    }
+
     fn now(&self) -> Now {
         Now { ms: self.now_ms, unix_us: 0 }
     }
@@ -1738,6 +1748,199 @@ fn thousands_of_reads_behind_scripts_take_nobodys_time() {
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
 }
 
+// --- requests of thousands of parts: work is counted, as time hangs on the machine ----------------
+
+/// For each key or part, at most so many entries may be looked at in searches for what is in whose
+/// way (each is tried some times, beside some others of its slot). Those that were quadratic looked
+/// at thousands.
+const LOOKS: u64 = 40;
+
+/// Keys of so many slots, two in each, all the first node's.
+fn pairs_in_slots(slots: usize) -> Vec<String> {
+    let names = keys_in_slots(slots);
+    names.iter().flat_map(|name| [format!("{{{name}}}a"), format!("{{{name}}}b")]).collect()
+}
+
+impl Rig {
+    /// What both nodes are asked, as words, is answered until nothing is asked any more, or too
+    /// long. Other clients ask for so much meanwhile that nothing waits for leave to be repeated.
+    fn answer_all(&mut self, answer: impl Fn(u8, &[&str]) -> String) {
+        let busy = self.client();
+        let pings = words("PING").repeat(3_400);
+        let mut unread = [String::new(), String::new()];
+        for _ in 0..20_000 {
+            // Those without leave look again every 10 ms.
+            if self.now_ms % 10 == 0 {
+                self.proxy.handle_received(Conn::Client(busy), &pings, self.now());
+            }
+            for (number, unread) in (1..).zip(&mut unread) {
+                let backend = self.backend_of(number);
+                *unread += &self.told(Conn::Backend(backend));
+                let (mut answers, mut rest) = (String::new(), unread.as_str());
+                while let Some((request, behind)) = first_request(rest) {
+                    answers += &answer(number, &request);
+                    rest = behind;
+                }
+                let left = rest.to_owned();
+                *unread = left;
+                let now = self.now();
+                self.proxy.handle_received(Conn::Backend(backend), answers.as_bytes(), now);
+            }
+            self.turn();
+            self.told(Conn::Client(busy));
+            self.now_ms += 1;
+            if self.proxy.requests_open() == 0 {
+                return;
+            }
+        }
+        panic!("{} requests are never answered", self.proxy.requests_open());
+    }
+
+    /// Both nodes are connected, and this client's window is open.
+    fn warm(&mut self) -> u32 {
+        let client = self.client();
+        self.ask(client, &format!("GET {}", key("w", false)));
+        self.let_in(true);
+        let second = self.backend_of(2);
+        self.answer(second, "$1 v ");
+        warm_up(self, client);
+        self.told(Conn::Backend(second));
+        client
+    }
+}
+
+/// The words of the first request in what a node was told, and what is behind it, if it is whole.
+fn first_request(told: &str) -> Option<(Vec<&str>, &str)> {
+    let (count, mut rest) = told.strip_prefix('*')?.split_once(' ')?;
+    let mut words = Vec::new();
+    for _ in 0..count.parse::<usize>().ok()? {
+        let (len, behind) = rest.strip_prefix('$')?.split_once(' ')?;
+        let (word, behind) = behind.split_at_checked(len.parse().ok()?)?;
+        words.push(word);
+        rest = behind.strip_prefix(' ')?;
+    }
+    Some((words, rest))
+}
+
+/// The values that an MGET or MSET is answered with.
+fn served(words: &[&str]) -> String {
+    match words[0] {
+        "MGET" => format!("*{}\r\n", words.len() - 1) + &"$1\r\nv\r\n".repeat(words.len() - 1),
+        _ => "+OK\r\n".into(),
+    }
+}
+
+#[test]
+fn tryagain_to_each_part_of_huge_requests_takes_work_that_grows_as_they_do() {
+    for (requests, name) in [(1, "MGET"), (3, "MGET"), (1, "MSET"), (2, "MSET")] {
+        let mut rig = Rig::new(Settings { request_timeout_ms: 60_000, ..Settings::default() });
+        let client = rig.warm();
+        let keys = pairs_in_slots(if requests == 1 { 5_000 } else { 1_500 });
+        let line = match name {
+            "MGET" => format!("MGET {}", keys.join(" ")),
+            _ => format!("MSET {} 1", keys.join(" 1 ")),
+        };
+        let before = rig.proxy.looked_at();
+        for _ in 0..requests {
+            rig.proxy.handle_received(Conn::Client(client), &words(&line), rig.now());
+        }
+        rig.turn();
+        // Only key by key it is served.
+        let one = if name == "MGET" { 2 } else { 3 };
+        rig.answer_all(|_, words| match words.len() > one {
+            true => "-TRYAGAIN x\r\n".into(),
+            false => served(words),
+        });
+        let looked_at = rig.proxy.looked_at() - before;
+        let told = rig.told(Conn::Client(client));
+        let count = (requests * keys.len()) as u64;
+        println!("{requests} {name}: {looked_at} looks for {count} keys");
+        match name {
+            "MGET" => assert_eq!(told.matches("$1 v ").count() as u64, count),
+            _ => assert_eq!(told.matches("+OK ").count(), requests, "{told}"),
+        }
+        assert!(looked_at <= LOOKS * count, "{requests} {name}: {looked_at} for {count}");
+    }
+}
+
+#[test]
+fn moved_to_each_part_of_huge_requests_takes_work_that_grows_as_they_do() {
+    for requests in [1, 3] {
+        let mut rig = Rig::new(Settings::default());
+        let client = rig.warm();
+        let keys = keys_in_slots(if requests == 1 { 8_000 } else { 3_000 });
+        let line = words(&format!("MGET {}", keys.join(" "))).repeat(requests);
+        let before = rig.proxy.looked_at();
+        rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+        rig.turn();
+        rig.answer_all(|number, words| match number {
+            1 => format!("-MOVED {} 10.0.0.2:7000\r\n", slot_of(words[1].as_bytes())),
+            _ => served(words),
+        });
+        let looked_at = rig.proxy.looked_at() - before;
+        let count = (requests * keys.len()) as u64;
+        println!("{requests} MGET: {looked_at} looks for {count} parts");
+        assert_eq!(rig.told(Conn::Client(client)).matches("$1 v ").count() as u64, count);
+        assert!(rig.moved.len() >= keys.len(), "{} were led", rig.moved.len());
+        assert!(looked_at <= LOOKS * count, "{requests}: {looked_at} for {count}");
+    }
+}
+
+#[test]
+fn tryagain_to_thousands_of_keys_before_thousands_of_requests_takes_work_that_grows_as_they_do() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.warm();
+    let pairs = |from: usize| {
+        let pairs: Vec<String> = (from..from + 5_000).map(|n| format!("{{w}}{n} 1")).collect();
+        words(&format!("MSET {}", pairs.join(" ")))
+    };
+    let before = rig.proxy.looked_at();
+    rig.proxy.handle_received(Conn::Client(client), &pairs(0), rig.now());
+    rig.proxy.handle_received(Conn::Client(client), &pairs(5_000), rig.now());
+    let others: Vec<u8> = (0..2_000).flat_map(|n| words(&format!("SET {{w}}other{n} 1"))).collect();
+    rig.proxy.handle_received(Conn::Client(client), &others, rig.now());
+    // Before its bytes are back nobody can tell what a request names.
+    rig.settle();
+    let first = std::cell::Cell::new(true);
+    rig.answer_all(|_, words| match first.replace(false) {
+        true => "-TRYAGAIN x\r\n".into(),
+        false => served(words),
+    });
+    let told = rig.told(Conn::Client(client));
+    assert!(told == "+OK ".repeat(2_002), "{} of them, {told:.40}", told.matches("+OK ").count());
+    let looked_at = rig.proxy.looked_at() - before;
+    println!("{looked_at} looks for 12,000 keys");
+    assert!(looked_at <= LOOKS * 12_000, "{looked_at}");
+}
+
+#[test]
+fn client_that_leaves_while_thousands_of_its_parts_wait_for_their_bytes_leaves_nothing() {
+    let mut rig = Rig::new(Settings::default());
+    let (client, other) = (rig.warm(), rig.client());
+    let keys = keys_in_slots(2_000);
+    let first = rig.backend_of(1);
+    // Refused before their send has come back.
+    rig.prompt = false;
+    let line = words(&format!("MGET {}", keys.join(" ")));
+    rig.proxy.handle_received(Conn::Client(client), &line, rig.now());
+    rig.proxy.handle_received(Conn::Client(other), &words(&format!("GET {}", keys[0])), rig.now());
+    rig.turn();
+    assert_eq!(rig.told(Conn::Backend(first)).matches("MGET").count(), keys.len());
+    let answers = "-TRYAGAIN x\r\n".repeat(keys.len() + 1);
+    rig.proxy.handle_received(Conn::Backend(first), answers.as_bytes(), rig.now());
+    rig.turn();
+    assert_eq!(rig.proxy.requests_open(), keys.len() + 2);
+    rig.proxy.handle_end(Conn::Client(client), true, rig.now());
+    rig.turn();
+    assert_eq!(rig.proxy.requests_open(), 1, "what the other one waits for");
+    rig.prompt = true;
+    rig.pass(100);
+    assert!(rig.told(Conn::Backend(first)).contains("GET"), "it is asked for again");
+    rig.answer(first, "$1 v ");
+    assert_eq!(rig.told(Conn::Client(other)), "$1 v ");
+    assert_eq!(rig.proxy.requests_open(), 0);
+}
+
 #[test]
 fn client_that_leaves_with_thousands_of_scripts_waiting_takes_nobodys_time() {
     let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
@@ -1866,13 +2069,8 @@ impl Rig {
 /// free.
 #[test]
 fn command_for_a_node_that_leaves_while_it_waits_is_refused_and_never_sent_to_its_successor() {
-    for (line, refusal) in [
-        ("SELECT 3", "-ERR the node 10.0.0.2:7000 has left, the command has not run"),
-        (
-            "SCRIPT LOAD return_1",
-            "-ERR the node that was to run it has left, the command has not run",
-        ),
-    ] {
+    let refusal = "-ERR the node that was to run it has left, the command has not run";
+    for line in ["SELECT 3", "SCRIPT LOAD return_1"] {
         let mut rig = Rig::new(Settings::default());
         let client = rig.client();
         rig.ask(client, line);
@@ -1895,6 +2093,54 @@ fn command_for_a_node_that_leaves_while_it_waits_is_refused_and_never_sent_to_it
         let name = line.split(' ').next().unwrap();
         assert!(!rig.sent.iter().any(|of| of.1.contains(name)), "{:?}", rig.sent);
     }
+}
+
+/// PROXY NODE: as above, but who may ask single nodes is told which it was.
+#[test]
+fn command_of_an_admin_for_a_node_that_leaves_is_refused_by_name_or_answered_by_that_node() {
+    let line = "PROXY NODE 10.0.0.2:7000 CONFIG GET maxmemory";
+    let admins = || {
+        let mut rig = Rig::of_admin(Settings::default());
+        let client = rig.client();
+        rig.ask(client, line);
+        (rig, client)
+    };
+    // No connection to it could be made yet.
+    let (mut rig, client) = admins();
+    rig.let_in_only(1);
+    rig.proxy.handle_topology(map_with_second(9, 1), rig.now());
+    rig.let_in_only(1);
+    rig.proxy.handle_topology(map_with_second(11, 2), rig.now());
+    rig.pass(1_000);
+    rig.let_in(true);
+    let refusal = "-ERR the node 10.0.0.2:7000 has left, the command has not run ";
+    assert_eq!(rig.told(Conn::Client(client)), refusal);
+    assert!(!rig.sent.iter().any(|of| of.1.contains("CONFIG")), "{:?}", rig.sent);
+    // It has it already, and answers although it has left.
+    let (mut rig, client) = admins();
+    rig.let_in(true);
+    let second = rig.backend_of(2);
+    assert!(rig.told(Conn::Backend(second)).contains("$6 CONFIG $3 GET $9 maxmemory "));
+    rig.proxy.handle_topology(map_with_second(9, 1), rig.now());
+    rig.settle();
+    assert_eq!(rig.told(Conn::Client(client)), "");
+    rig.answer(second, "*2 $9 maxmemory $1 0 ");
+    assert_eq!(rig.told(Conn::Client(client)), "*2 $9 maxmemory $1 0 ");
+    // It has it, and ends with its connection: whether it ran nobody knows.
+    let (mut rig, client) = admins();
+    rig.let_in(true);
+    let second = rig.backend_of(2);
+    rig.proxy.handle_topology(map_with_second(9, 1), rig.now());
+    rig.proxy.handle_end(Conn::Backend(second), true, rig.now());
+    rig.pass(1_000);
+    let lost = "-ERR connection to server lost, the command may have run ";
+    assert_eq!(rig.told(Conn::Client(client)), lost);
+    // Later it is no node of the map any more, and the one in its place is asked by its own name.
+    rig.ask(client, line);
+    assert_eq!(rig.told(Conn::Client(client)), "-ERR No such node, see PROXY NODES ");
+    rig.ask(client, &line.replace("10.0.0.2", "10.0.0.9"));
+    rig.let_in(true);
+    assert!(rig.told(Conn::Backend(rig.backend_of(9))).contains("maxmemory"));
 }
 
 #[test]
