@@ -469,12 +469,12 @@ impl World {
                 self.history.violate("messages", format!("client {client} waits: {ear:?}"));
             }
             let over = self.clients[client].is_over();
-            let mut times: BTreeMap<(&Topic, usize), u32> = BTreeMap::new();
-            for (topic, number, _) in &ear.heard {
-                *times.entry((topic, *number)).or_default() += 1;
+            let mut times: Heard = BTreeMap::new();
+            for (topic, number, at) in &ear.heard {
+                *times.entry((ear.subscription_at(topic, *at), *number)).or_default() += 1;
             }
-            for subscription in ear.subscriptions.iter().filter(|_| !over) {
-                self.judge_subscription(client, &times, subscription);
+            for index in (0..ear.subscriptions.len()).filter(|_| !over) {
+                self.judge_subscription(client, &times, index, &ear.subscriptions[index]);
             }
             self.judge_order(client, &ear);
             self.clients[client].ear = Some(ear);
@@ -492,7 +492,8 @@ impl World {
     fn judge_subscription(
         &mut self,
         client: usize,
-        heard: &BTreeMap<(&Topic, usize), u32>,
+        heard: &Heard,
+        index: usize,
         of: &Subscription,
     ) {
         let (kind, name) = &of.topic;
@@ -513,7 +514,7 @@ impl World {
                 continue;
             }
             self.messages.judged += 1;
-            let times = heard.get(&(&of.topic, number)).copied().unwrap_or(0);
+            let times = heard.get(&(Some(index), number)).copied().unwrap_or(0);
             if times != 1 {
                 let text = format!(
                     "client {client} heard message {number} {times} times: {message:?} on {of:?}; \
@@ -527,15 +528,16 @@ impl World {
 
     fn judge_order(&mut self, client: usize, ear: &Ear) {
         // Nodes do not wait for each other: after its slot has moved a channel's messages may pass
-        // those that went over its former owner.
-        let mut last: BTreeMap<(Topic, &[u8], usize, usize), usize> = BTreeMap::new();
+        // those that went over its former owner. And who subscribes anew, to a node that is behind,
+        // may hear from it what he has heard before.
+        let mut last: BTreeMap<(Option<usize>, &[u8], usize, usize), usize> = BTreeMap::new();
         for (topic, number, at) in &ear.heard {
             let message = &self.messages.published[*number];
             if message.doubtful {
                 continue;
             }
-            let key =
-                (topic.clone(), message.channel.as_slice(), message.publisher, message.ran_at);
+            let subscription = ear.subscription_at(topic, *at);
+            let key = (subscription, message.channel.as_slice(), message.publisher, message.ran_at);
             if let Some(before) = last.insert(key, *number)
                 && before >= *number
             {
@@ -549,7 +551,15 @@ impl World {
     }
 }
 
+/// How often messages were heard, by subscription of one client.
+type Heard = BTreeMap<(Option<usize>, usize), u32>;
+
 impl Ear {
+    /// The one by which something was heard then.
+    fn subscription_at(&self, topic: &Topic, at_us: u64) -> Option<usize> {
+        self.subscriptions.iter().rposition(|of| of.topic == *topic && of.since_us <= at_us)
+    }
+
     fn end_topic(&mut self, topic: &Topic, now_us: u64) {
         let open = self.subscriptions.iter_mut().rev().find(|of| of.topic == *topic);
         if let Some(open) = open {
