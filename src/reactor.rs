@@ -266,7 +266,8 @@ impl Worker {
             let mut under_way = UnderWay::default();
             self.proxies.iter().for_each(|proxy| proxy.add_under_way(&mut under_way));
             let gather = self.pace.gather(&under_way);
-            self.proxies.iter_mut().for_each(|proxy| proxy.set_busy(gather.is_some()));
+            let busy = self.pace.is_busy(&under_way);
+            self.proxies.iter_mut().for_each(|proxy| proxy.set_busy(busy));
             self.ring.set_gather(gather);
             if let Err(error) = self.ring.enter(Some(timeout), self.busy_poll) {
                 let mut stderr = std::io::stderr();

@@ -30,8 +30,11 @@ const PART_PIPELINED: u64 = 90;
 /// So many requests under way for each client are a sign of them.
 const PIPELINED: u64 = 2;
 
-/// With so many requests for each client, they come in long pipelines, and a wait goes on...
+/// With so many requests for each client, they come in long pipelines, each of which nodes answer
+/// in several pieces...
 const DEEP: u64 = 24;
+/// ... and a wait is for one event in so many of them, ...
+const REQUESTS_PER_EVENT: u64 = 32;
 /// ... for this part of the time in which they are answered, ...
 const DEEP_SHARE: u64 = 4;
 /// ... and never longer than so many times the limit.
@@ -75,24 +78,50 @@ impl Pace {
         }
     }
 
+    /// Whether so much comes that a wait can pay.
+    #[inline]
+    pub(super) fn is_busy(&self, under_way: &UnderWay) -> bool {
+        self.due(self.wait_us(under_way)) >= DUE_MIN
+    }
+
     /// What the next wait should bring. A client that waits for its answer sends nothing more
     /// however long it is waited for, and a node that is asked nothing has nothing to say.
     #[inline]
     pub(super) fn gather(&self, under_way: &UnderWay) -> Option<Gather> {
         let may_come = under_way.clients.saturating_sub(under_way.waiting) + under_way.nodes;
-        // Parts of what was cut are no requests: how much there is to do cannot be told from them.
-        let per_client = |n: u64| !under_way.cut && under_way.requests >= n * under_way.clients;
-        let part = if per_client(PIPELINED) { PART_PIPELINED } else { PART };
-        let mut limit_us = self.limit_us;
-        if per_client(DEEP) {
-            let answered_us = under_way.requests * 1_000_000 / self.commands_rate.max(1);
-            limit_us = limit_us.max((answered_us / DEEP_SHARE).min(limit_us * DEEP_TIMES));
+        let part = if is_pipelined(under_way, PIPELINED) { PART_PIPELINED } else { PART };
+        let mut most = may_come * part / 100;
+        if is_pipelined(under_way, DEEP) {
+            most = most.max(under_way.requests / REQUESTS_PER_EVENT);
         }
-        let due = self.events_rate * limit_us / 1_000_000;
-        let events = due.min(may_come * part / 100).min(GATHER_MAX);
+        let wait_us = self.wait_us(under_way);
+        let due = self.due(wait_us);
+        let events = due.min(most).min(GATHER_MAX);
         (due >= DUE_MIN && events > 1)
-            .then(|| Gather { events: events as u32, limit: Duration::from_micros(limit_us) })
+            .then(|| Gather { events: events as u32, limit: Duration::from_micros(wait_us) })
     }
+
+    /// How long a wait may go on, microseconds.
+    #[inline]
+    fn wait_us(&self, under_way: &UnderWay) -> u64 {
+        if !is_pipelined(under_way, DEEP) {
+            return self.limit_us;
+        }
+        let answered_us = under_way.requests * 1_000_000 / self.commands_rate.max(1);
+        self.limit_us.max((answered_us / DEEP_SHARE).min(self.limit_us * DEEP_TIMES))
+    }
+
+    /// Events within so many microseconds, at the last window's rate.
+    #[inline]
+    fn due(&self, wait_us: u64) -> u64 {
+        self.events_rate * wait_us / 1_000_000
+    }
+}
+
+/// Whether there are so many requests for each client. Parts of what was cut are none: how much
+/// there is to do cannot be told from them.
+fn is_pipelined(under_way: &UnderWay, requests: u64) -> bool {
+    !under_way.cut && under_way.requests >= requests * under_way.clients
 }
 
 #[cfg(test)]
@@ -180,26 +209,26 @@ mod tests {
         assert!(pace.gather(&clients(1_000, 500)).is_none());
     }
 
-    /// How many microseconds are waited, at 40,000 events and 500,000 requests a second.
+    /// What is waited for, and how many microseconds, at 40,000 events and 500,000 requests a second.
     #[track_caller]
-    fn check_deep(requests: u64, cut: bool, expected: u64) {
+    fn check_deep(requests: u64, cut: bool, expected: (u32, u64)) {
         let mut pace = Pace::new(Duration::from_micros(400));
         pace.count(400, 5_000, 10_000);
         let gather = pace.gather(&UnderWay { requests, cut, ..clients(50, 30) }).expect("a wait");
-        assert_eq!(gather.limit.as_micros() as u64, expected);
+        assert_eq!((gather.events, gather.limit.as_micros() as u64), expected);
     }
 
     #[test]
     fn long_pipelines_are_waited_for_a_quarter_of_the_time_that_they_take() {
         // Answered in 2.4, 6.4, 20 ms.
-        check_deep(1_200, false, 600);
-        check_deep(3_200, false, 1_600);
-        check_deep(10_000, false, 2_000);
+        check_deep(1_200, false, (24, 600));
+        check_deep(3_200, false, (64, 1_600));
+        check_deep(10_000, false, (64, 2_000));
     }
 
     #[test]
     fn short_pipelines_and_parts_are_not_waited_for_longer() {
-        check_deep(1_199, false, 400);
-        check_deep(3_200, true, 400);
+        check_deep(1_199, false, (16, 400));
+        check_deep(3_200, true, (13, 400));
     }
 }
