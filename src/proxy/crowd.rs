@@ -5,7 +5,7 @@
 //!
 //! Not here: what else holds a client back (`client`), who is read when (`ring`).
 
-use super::{Action, Now, Proxy};
+use super::{Action, Now, Proxy, UnderWay};
 use crate::command::{Args, Command};
 
 /// A client that has nothing under way and asks for so little.
@@ -75,6 +75,16 @@ impl Proxy {
             name if name.starts_with("CLUSTER|") => self.identity.announce.len() as u64 / 2,
             _ => 0,
         }
+    }
+
+    /// For telling how long a wait for more may go on.
+    #[inline]
+    pub fn add_under_way(&self, to: &mut UnderWay) {
+        to.clients += self.clients.open_count() as u64;
+        to.requests += self.requests.open_count() as u64;
+        to.cut |= self.splits.are_some_open();
+        to.waiting += u64::from(self.requests.clients_waiting);
+        to.nodes += u64::from(self.requests.nodes_asked);
     }
 
     /// A number that changes with each request that comes, with each that is over, and with each

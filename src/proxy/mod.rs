@@ -661,15 +661,6 @@ impl Proxy {
         self.clients.open_count()
     }
 
-    #[inline]
-    pub fn add_under_way(&self, to: &mut UnderWay) {
-        to.clients += self.clients.open_count() as u64;
-        to.requests += self.requests.open_count() as u64;
-        to.cut |= self.splits.are_some_open();
-        to.waiting += u64::from(self.requests.clients_waiting);
-        to.nodes += u64::from(self.requests.nodes_asked);
-    }
-
     /// Requests in the tables, tombstones and our own included.
     pub fn requests_open(&self) -> usize {
         let open = self.requests.open_count();

@@ -209,7 +209,8 @@ mod tests {
         assert!(pace.gather(&clients(1_000, 500)).is_none());
     }
 
-    /// What is waited for, and how many microseconds, at 40,000 events and 500,000 requests a second.
+    /// What is waited for, and how many microseconds, at 40,000 events and 500,000 requests in a
+    /// second.
     #[track_caller]
     fn check_deep(requests: u64, cut: bool, expected: (u32, u64)) {
         let mut pace = Pace::new(Duration::from_micros(400));
