@@ -245,11 +245,6 @@ impl Proxy {
         first_client_id: u64,
         client_id_step: u64,
     ) -> Proxy {
-        let limits = RequestLimits {
-            bulk_max: settings.client_bulk_limit,
-            total_max: settings.client_query_limit as u64,
-            ..RequestLimits::default()
-        };
         let random = RandomState::with_seeds(seed[0], seed[1], seed[2], seed[3]);
         Proxy {
             identity,
@@ -306,7 +301,7 @@ impl Proxy {
             cut: Cut::default(),
             random,
             random_count: 0,
-            limits,
+            limits: settings.request_limits(),
             limits_unauthenticated: RequestLimits::unauthenticated(),
             next_client_id: first_client_id,
             client_id_step,

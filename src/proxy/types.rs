@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::peers::Query;
 use crate::cluster::{AddressMap, Endpoint};
 use crate::limits::REQUEST_BULK_MAX;
+use crate::resp::request::RequestLimits;
 use crate::secret::Secret;
 
 /// No index: the end of a list, an absent owner.
@@ -182,6 +183,15 @@ impl Settings {
     pub fn slow_after_ms(&self) -> u32 {
         let ms = self.slowlog_log_slower_than.div_ceil(1_000).max(1);
         if self.slowlog_max_len == 0 { u32::MAX } else { u32::try_from(ms).unwrap_or(u32::MAX) }
+    }
+
+    /// Of a client that is logged in, until nodes have told theirs.
+    pub fn request_limits(&self) -> RequestLimits {
+        RequestLimits {
+            bulk_max: self.client_bulk_limit,
+            total_max: self.client_query_limit as u64,
+            ..RequestLimits::default()
+        }
     }
 }
 

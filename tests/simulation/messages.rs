@@ -530,7 +530,7 @@ impl World {
         // Nodes do not wait for each other: after its slot has moved a channel's messages may pass
         // those that went over its former owner. And who subscribes anew, to a node that is behind,
         // may hear from it what he has heard before.
-        let mut last: BTreeMap<(Option<usize>, &[u8], usize, usize), usize> = BTreeMap::new();
+        let mut last: BTreeMap<Way, usize> = BTreeMap::new();
         for (topic, number, at) in &ear.heard {
             let message = &self.messages.published[*number];
             if message.doubtful {
@@ -550,6 +550,9 @@ impl World {
         }
     }
 }
+
+/// What keeps the order of messages: a subscription, a channel, a publisher, a node.
+type Way<'a> = (Option<usize>, &'a [u8], usize, usize);
 
 /// How often messages were heard, by subscription of one client.
 type Heard = BTreeMap<(Option<usize>, usize), u32>;
