@@ -96,8 +96,9 @@ impl Ring {
     pub fn keep_rest(&mut self, id: SocketId, buffer: BufferRef, used: usize) {
         let rest = buffer.without(used);
         match self.table.open(id) {
-            Some(socket) if !rest.is_empty() && self.heavy.rest.is_none() => {
+            Some(socket) if !rest.is_empty() => {
                 assert!(!socket.fair, "a client's bytes may come both ways");
+                assert!(self.heavy.rest.is_none(), "bytes of a node would be lost");
                 socket.behind += 1;
                 self.heavy.turning += 1;
                 self.heavy.rest = Some((id, rest));
