@@ -371,7 +371,7 @@ impl Worker {
     /// As `handle`, while others are about: of much that a node says no more than a piece, and each
     /// request counts as well.
     fn handle_carefully(&mut self, event: Event, woken: &mut bool) -> usize {
-        let work = |proxies: &[Proxy]| proxies.iter().map(Proxy::work).sum::<u64>();
+        let work = |proxies: &[Proxy]| proxies.iter().map(Proxy::work).sum::<i64>();
         let before = work(&self.proxies);
         let bytes = match event {
             Event::Received { id, buffer } if buffer.len() > HEAVY_PIECE => {

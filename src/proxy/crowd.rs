@@ -89,9 +89,10 @@ impl Proxy {
 
     /// A number that changes with each request that comes, with each that is over, and with each
     /// message to a client: by it a driver can tell how much it has handed over.
-    pub fn work(&self) -> u64 {
-        let open = self.requests.open_count() as u64;
-        (2 * self.tally.commands + self.tally.messages).wrapping_sub(open)
+    pub fn work(&self) -> i64 {
+        // Parts of what was cut are under way, and are no commands: there may be more of them.
+        let open = self.requests.open_count() as i64;
+        (2 * self.tally.commands + self.tally.messages) as i64 - open
     }
 
     /// Sends what those with little to ask wait for, before a driver hands over what others have
