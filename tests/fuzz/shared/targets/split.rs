@@ -5,14 +5,13 @@
 use std::collections::HashMap;
 
 use ringway::cluster::slot_of;
-use ringway::command::{Class, keys_of, lookup, split_shape};
+use ringway::command::{Args, Class, keys_of, lookup, split_shape};
 use ringway::proxy::split::{Cut, Merge, Splits};
 use ringway::resp::Version;
 use ringway::resp::reply::{ReplyScanner, Scanned, first_frame_len};
-use ringway::resp::request::{Parsed, RequestLimits, RequestParser};
+use ringway::resp::request::{Parsed, RequestLimits, RequestParser, encode_request};
 
 use super::Target;
-use super::keys::Words;
 use super::reply::put_frame;
 use crate::hold;
 use crate::shared::corpus::REPLY_SLICES;
@@ -41,8 +40,14 @@ fn check(input: &[u8]) -> Result<(), String> {
 type Store = HashMap<Vec<u8>, Vec<u8>>;
 
 fn cut_and_merged(words: &[&[u8]]) -> Result<(), String> {
-    let held = Words::of(words);
-    let args = held.args();
+    // As it stands on the wire: what is in it is copied with its headers.
+    let (mut request, mut spans) = (Vec::new(), Vec::new());
+    encode_request(words.iter().copied(), &mut request);
+    let whole = RequestParser::default().parse(&request, &RequestLimits::default(), &mut spans);
+    if !matches!(whole, Ok(Parsed::Array { canonical: true, .. })) {
+        return Ok(());
+    }
+    let args = Args { bytes: &request, spans: &spans };
     let mut keys = Vec::new();
     let Ok(command) = lookup(&args) else { return Ok(()) };
     let Ok(()) = keys_of(command, &args, &mut keys) else { return Ok(()) };
