@@ -128,10 +128,7 @@ impl Proxy {
             backend.progress_ms = self.now.ms;
         }
         backend.enqueue(r, b, &mut self.requests, &mut self.backend_pool, append);
-        if !backend.dirty {
-            backend.dirty = true;
-            self.dirty_backends.push(b);
-        }
+        self.mark_backend_dirty(b);
     }
 
     /// A request in one piece: takes its place in the client's order and goes on its way.

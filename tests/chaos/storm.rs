@@ -21,11 +21,11 @@ const MIB: u64 = 1024 * 1024;
 const BUDGET: u64 = 256 * MIB;
 const MOST: u64 = BUDGET / 4 * 5;
 
-/// The goal is twice the quiet p99, and is not met. Seen on two cores, release build, storm and all
-/// in a session that was given the processors, others at work beside it: 0.6 ms quiet; in the storm
-/// 3.4 to 7.3 ms, 2.2 to 5 ms where no node is asked, 0.9 to 2.4 ms past the proxy. Before heavy
-/// clients were read one buffer at a time, and after the others, it was 44 ms, 28 ms where no node
-/// is asked. In the storm's worst seconds a turn of the reactor took 0.7 to 1.2 ms of the processor
+/// The goal is twice the quiet p99, and is not met. Seen on two quiet cores on 2026-12-01, release
+/// build: 0.4 ms without the storm, 2.4 in it, 1.6 where no node is asked; past the proxy 0.3 and
+/// 0.7 ms. Before what light clients are owed left ahead of heavy ones' bytes it was 3.4 to 7.3 ms
+/// in the storm; before heavy clients were read one buffer at a time, and after the others, it was
+/// 44 ms, 28 ms where no node is asked. In the storm's worst seconds a turn of the reactor took 0.7 to 1.2 ms of the processor
 /// at the median and 2 to 4 ms at p99 (built with assertions); now 0.05 and 0.4 ms (without).
 /// What is left: two cores for the proxy, three nodes, the honest and the abusers, and requests of
 /// the storm that are before one's own at a node. This bound keeps it from growing worse; where

@@ -2183,16 +2183,23 @@ fn sent_to(rig: &mut Rig, lane: u32) -> (String, Vec<String>) {
 
 const MISSING: &str = "-NOSCRIPT_No_matching_script.";
 
-#[test]
-fn script_that_is_missing_and_whose_key_a_later_one_has_written_is_not_run_any_more() {
+/// A script that its node may lack, with a key, and a later one of the same client that is sent
+/// whole, with this key: both are at a lane, which waits for these two numbers.
+fn kept_script_before_a_whole_one(of_later: &str) -> (Rig, u32, u32, [String; 2]) {
     let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
     let client = rig.client();
     let lane = lane_where_x_has_run(&mut rig, client);
     let (one, name) = (key("a", true), crate::scripts::name(b"x"));
-    let lines = [format!("EVALSHA {name} 1 {one}"), format!("EVAL y 1 {one}")];
+    let lines = [format!("EVALSHA {name} 1 {one}"), format!("EVAL y 1 {of_later}")];
     asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
     let (told, nonces) = sent_to(&mut rig, lane);
-    assert_eq!(nonces.len(), 2, "both are under way: {told}");
+    let both = nonces.try_into();
+    (rig, client, lane, both.unwrap_or_else(|_| panic!("both are under way: {told}")))
+}
+
+#[test]
+fn script_that_is_missing_and_whose_key_a_later_one_has_written_is_not_run_any_more() {
+    let (mut rig, client, lane, nonces) = kept_script_before_a_whole_one(&key("a", true));
     rig.answer(lane, &format!("{MISSING} $32 {} ", nonces[0]));
     rig.pass(20);
     assert_eq!(sent_to(&mut rig, lane).0, "", "nothing is known of the second yet");
@@ -2204,14 +2211,7 @@ fn script_that_is_missing_and_whose_key_a_later_one_has_written_is_not_run_any_m
 
 #[test]
 fn script_that_is_missing_is_loaded_and_run_though_a_later_one_of_another_key_has_run() {
-    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
-    let client = rig.client();
-    let lane = lane_where_x_has_run(&mut rig, client);
-    let name = crate::scripts::name(b"x");
-    let lines =
-        [format!("EVALSHA {name} 1 {}", key("a", true)), format!("EVAL y 1 {}", key("b", true))];
-    asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
-    let (_, nonces) = sent_to(&mut rig, lane);
+    let (mut rig, client, lane, nonces) = kept_script_before_a_whole_one(&key("b", true));
     rig.answer(lane, &format!("{MISSING} $32 {} :2 $32 {} ", nonces[0], nonces[1]));
     rig.pass(20);
     let (told, nonces) = sent_to(&mut rig, lane);
@@ -2248,13 +2248,7 @@ fn scripts_that_are_missing_are_loaded_and_run_in_their_order() {
 
 #[test]
 fn script_that_is_missing_is_not_run_after_a_later_one_that_wrote_and_says_it_was_refused() {
-    let mut rig = Rig::new(Settings { fence_lanes: 1, ..Settings::default() });
-    let client = rig.client();
-    let lane = lane_where_x_has_run(&mut rig, client);
-    let (one, name) = (key("a", true), crate::scripts::name(b"x"));
-    let lines = [format!("EVALSHA {name} 1 {one}"), format!("EVAL y 1 {one}")];
-    asked_at_once(&mut rig, client, &[&lines[0], &lines[1]]);
-    let (_, nonces) = sent_to(&mut rig, lane);
+    let (mut rig, client, lane, nonces) = kept_script_before_a_whole_one(&key("a", true));
     let said = "-LOADING_said_a_script";
     rig.answer(lane, &format!("{MISSING} $32 {} {said} $32 {} ", nonces[0], nonces[1]));
     rig.pass(50);
