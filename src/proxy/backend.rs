@@ -114,8 +114,6 @@ pub struct Backend {
     pub blocking: bool,
     /// Private: not to be lent again. Fenced: not to be lent to another client.
     pub spoilt: bool,
-    /// The node ended it, and everything that it had said before has been read.
-    pub ended_well: bool,
     /// When it last answered, or was last given work while it had none. Milliseconds.
     pub progress_ms: u64,
     /// When the frame began that is not whole yet, and how much of it has come.
@@ -163,7 +161,6 @@ impl Backend {
             owner: (NONE, 0),
             blocking: false,
             spoilt: false,
-            ended_well: false,
             progress_ms: 0,
             frame_since_ms: 0,
             frame_bytes: 0,

@@ -47,7 +47,11 @@ impl Proxy {
             return ran;
         }
         self.begin_block(c, command::timeout_of(asked.command, &args).and_then(|of| of.ms), 1);
-        let marks = asked.marks.with(Marks::PRIVATE);
+        let mut marks = asked.marks.with(Marks::PRIVATE);
+        if (0..args.len()).any(|at| args.get(at) == Some(b"$")) {
+            // XREAD of what comes from now on: asked again, it would miss what came meanwhile.
+            marks.unset(Marks::RETRY_SAFE);
+        }
         self.launch_single(Asked { marks, ..asked }, slot, source);
         self.clients[c].session.command_done();
         Ran::Yes
@@ -188,13 +192,6 @@ impl Proxy {
             entry.waits = 0;
             entry.marks.unset(Marks::REPEATED);
         }
-    }
-
-    /// Whether the node that ended the connection of a blocked leg has not run it: it has said all
-    /// that it had to say, and no byte of an answer was among it.
-    pub(super) fn was_not_run(&self, r: u32) -> bool {
-        let backend = &self.backends[self.requests[r].backend as usize];
-        backend.blocking && backend.ended_well
     }
 
     /// The answer to a blocked leg whose backend was closed by CLIENT UNBLOCK.

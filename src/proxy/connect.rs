@@ -312,13 +312,6 @@ impl Proxy {
         }
     }
 
-    /// The node has ended the connection. `failed`: it broke, so that something may be lost.
-    pub(super) fn handle_backend_end(&mut self, b: u32, failed: bool) {
-        let backend = &mut self.backends[b as usize];
-        backend.ended_well = !failed && backend.scanner.at_start();
-        self.lose_backend(b, Why::Ended);
-    }
-
     fn close_socket(&mut self, b: u32) {
         let backend = &mut self.backends[b as usize];
         backend.since_ms = self.now.ms;

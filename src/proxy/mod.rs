@@ -361,7 +361,7 @@ impl Proxy {
         self.now = now;
         match conn {
             Conn::Client(client) => self.handle_client_end(client, failed),
-            Conn::Backend(backend) => self.handle_backend_end(backend, failed),
+            Conn::Backend(backend) => self.lose_backend(backend, connect::Why::Ended),
         }
     }
 

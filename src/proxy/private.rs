@@ -73,7 +73,6 @@ impl Proxy {
             // be promised what is gone.
             self.requests[r].marks.unset(Marks::RETRY_SAFE);
         }
-        let written = written && (speaks_of_writes || !self.was_not_run(r));
         self.recover_lost(r, written, timed_out, bytes);
     }
 

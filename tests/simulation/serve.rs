@@ -142,11 +142,10 @@ impl World {
         }
     }
 
-    /// The node ends a connection. `broken`: by a reset, so that bytes are lost.
+    /// The node ends a connection. `broken`: by a reset, so that bytes are lost. One that was
+    /// killed between running and answering (mute) ends it as if nothing had been.
     pub fn hang_up(&mut self, link: usize, broken: bool) {
         let link = &mut self.links[link];
-        // No end comes in good order after what was lost.
-        let broken = broken || link.mute;
         if std::mem::replace(&mut link.up, false) {
             let socket = link.socket;
             link.subscriptions.clear();
