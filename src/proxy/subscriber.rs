@@ -335,9 +335,10 @@ impl Proxy {
         for _ in 0..self.topics.listed().min(SETTLED_MAX) {
             if let Some(t) = self.topics.take_listed() {
                 self.settle_topic(t);
+                self.check_deafness(t);
             }
         }
-        self.check_deafness();
+        self.check_joins();
     }
 
     fn check_subscriber_backends(&mut self) {
