@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, RandomState};
 
 use super::local::glob;
 use crate::cluster::{UNOWNED, slot_of};
@@ -295,12 +295,58 @@ impl Subscriptions {
     }
 }
 
+/// Topics by name, in several tables: one for a million would take a quarter of a second to grow.
+#[derive(Debug, Default)]
+struct ByName {
+    /// None until there is a first one.
+    tables: Vec<AHashMap<Arc<[u8]>, u32>>,
+    /// By it a table is chosen, and within it.
+    state: RandomState,
+    len: usize,
+}
+
+impl ByName {
+    /// A power of two.
+    const TABLES: usize = 256;
+
+    /// Which table: not by the lowest bits, which choose the place in it.
+    fn place(&self, name: &[u8]) -> usize {
+        (self.state.hash_one(name) >> 40) as usize % Self::TABLES
+    }
+
+    fn get(&self, name: &[u8]) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        self.tables.get(self.place(name))?.get(name).copied()
+    }
+
+    fn insert(&mut self, name: Arc<[u8]>, index: u32) {
+        if self.tables.is_empty() {
+            let empty = || AHashMap::with_hasher(self.state.clone());
+            self.tables = std::iter::repeat_with(empty).take(Self::TABLES).collect();
+        }
+        let place = self.place(&name);
+        self.len += usize::from(self.tables[place].insert(name, index).is_none());
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let place = self.place(name);
+        let known = self.tables.get_mut(place).and_then(|table| table.remove(name));
+        self.len -= usize::from(known.is_some());
+    }
+
+    fn indexes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.tables.iter().flat_map(|table| table.values().copied())
+    }
+}
+
 /// All topics of one reactor and pool.
 #[derive(Debug, Default)]
 pub struct Topics {
     entries: Vec<Option<Topic>>,
     free: Vec<u32>,
-    by_name: [AHashMap<Arc<[u8]>, u32>; 3],
+    by_name: [ByName; 3],
     pub joins: BTreeMap<u32, Join>,
     /// Those that go on in the next turn, and who leaves in pieces.
     pub unfinished: VecDeque<u32>,
@@ -337,7 +383,7 @@ impl Topics {
     }
 
     pub fn find(&self, kind: Kind, name: &[u8]) -> Option<u32> {
-        self.by_name[kind as usize].get(name).copied()
+        self.by_name[kind as usize].get(name)
     }
 
     pub fn open(&mut self, kind: Kind, name: &[u8], now_ms: u64) -> u32 {
@@ -462,7 +508,7 @@ impl Topics {
     }
 
     pub fn count(&self, kind: Kind) -> usize {
-        self.by_name[kind as usize].len()
+        self.by_name[kind as usize].len
     }
 
     /// Clients that will be given a message on `channel`, less the legs at `node` that it counts in
@@ -494,7 +540,7 @@ impl Topics {
 
     /// Topics of one kind, those included that are being given up.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Topic> + '_ {
-        self.by_name[kind as usize].values().map(|&t| &self[t])
+        self.by_name[kind as usize].indexes().map(|t| &self[t])
     }
 }
 

@@ -62,9 +62,12 @@ impl Proxy {
         }
         let topic = &mut self.topics[t];
         if topic.subscribers.is_empty() {
-            match topic.legs.is_empty() {
-                true => self.topics.close(t),
-                false => topic.whole = false,
+            topic.whole = false;
+            if topic.legs.is_empty() {
+                self.topics.close(t);
+            } else if topic.legs.iter().any(|leg| leg.state == LegState::Joined) {
+                // Nothing more could be asked for now: its messages would go on for nobody.
+                self.topics.list(t);
             }
             return;
         }

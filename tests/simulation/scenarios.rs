@@ -1614,8 +1614,8 @@ fn subscriber_of_very_many_channels_that_leaves_holds_nobody_up() {
 
 /// Five times what one turn looks at.
 const VERY_MANY: usize = 20_000;
-/// So many it may be.
-const PIECE: usize = 4 * 1024;
+/// So many it may be, with those that have lost their node.
+const PIECE: usize = 8 * 1024;
 
 fn channel_names() -> Vec<String> {
     (0..VERY_MANY).map(|n| format!("channel-{n}")).collect()
