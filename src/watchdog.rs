@@ -38,8 +38,8 @@ impl Pace {
     /// Microseconds since the look before, as far as they count. On a host where many want the CPU
     /// a look comes late, and what the looking thread had to wait counts: a reactor is seen after a
     /// second, not after so many looks. What it neither slept as planned nor wanted to run in does
-    /// not: a process that was stopped looks late, too, and that is no reactor's fault. `wanted_us`:
-    /// how long the looking thread has run and waited for a CPU so far, both together.
+    /// not: a process that was stopped looks late, too, and that is no reactor's fault.
+    /// `wanted_us`: how long the looking thread has run and waited for a CPU so far, both together.
     pub fn passed_us(&mut self, now_us: u64, wanted_us: u64) -> u64 {
         let passed = now_us.saturating_sub(self.at_us);
         let wanted = wanted_us.saturating_sub(self.wanted_us);

@@ -1,8 +1,8 @@
 //! Requests to subscribe, and to unsubscribe, that name very many channels, and clients that leave
 //! so many: piece by piece, some in each turn, so that others need not wait for all of it.
 //!
-//! What is half done is seen by nobody: confirmations are written when all of them can be, and until
-//! then messages of what the client has just subscribed to wait with them.
+//! What is half done is seen by nobody: confirmations are written when all of them can be, and
+//! until then messages of what the client has just subscribed to wait with them.
 //!
 //! Not here: what clients may ask (`subscribe`), the tables (`pubsub`).
 
@@ -106,7 +106,7 @@ impl Proxy {
         }
     }
 
-    /// Whether one of its topics is known not to be whole: that `at`. All are looked at twice, since
+    /// Whether one of its topics is known not to be whole: that `at`. All are looked at twice, as
     /// one may be lost while another is waited for.
     fn lacks_topic(&self, join: &mut Join, left: &mut usize) -> bool {
         let count = join.topics.len();

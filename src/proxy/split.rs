@@ -151,8 +151,8 @@ impl Split {
     }
 
     /// The keys of `part` have parts of their own from now on, from `first` on: which, says
-    /// `group_of`. Returns how many entries that took to find: thousands of parts may be divided, so
-    /// all are put in order once.
+    /// `group_of`. Returns how many entries that took to find: thousands of parts may be divided,
+    /// so all are put in order once.
     pub fn divide(&mut self, part: u32, first: u32, group_of: &[u32]) -> usize {
         let mut looked_at = 0;
         if self.places.is_empty() {

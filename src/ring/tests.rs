@@ -1174,7 +1174,7 @@ fn random_use_with_every_queue_too_small() {
     assert!(counters.short_sends > 0 && counters.cancels > 0, "{counters:?}");
 }
 
-// --- threads --------------------------------------------------------------------------------------
+// --- threads ---------------------------------------------------------------------------------
 
 /// Field 19 of proc_pid_stat(5); the name, field 2, may hold anything.
 fn nice() -> i32 {
