@@ -10,6 +10,12 @@ pub const LOOK_EVERY_MS: u64 = 100;
 /// A reactor turns and says so at least once in this time, also without work: it sleeps half a
 /// second at most, and shows its numbers a quarter of a second apart.
 const TOLD_US: u64 = 900_000;
+/// The same in looks, of which each may come late.
+const TOLD_LOOKS: u32 = 9;
+/// CPU time, microseconds, with which a reactor would have ended its turn. By late looks it is late
+/// only once it has had so much: where the whole host stands still for a second it has had none,
+/// and turns as soon as it has.
+const RAN_US: u64 = 5_000;
 /// CPU time, microseconds, without the end of a turn: it spins.
 const SPIN_US: u64 = 1_500_000;
 /// Looks without CPU time: it waits for something that does not come. Longer, and by looks, because
@@ -57,14 +63,15 @@ pub struct Watch {
     waited_us: u64,
     looks: u32,
     told: bool,
-    /// Its CPU time, microseconds, when it was first seen to be late.
+    late: bool,
+    /// Its CPU time, microseconds, when it first seemed to be late.
     cpu_us: Option<u64>,
 }
 
 impl Watch {
     /// It has made no turn for too long. Not ready, whatever becomes of it.
     pub fn is_late(&self) -> bool {
-        self.waited_us >= TOLD_US
+        self.late
     }
 
     /// `turns`: as it last said. `passed_us`: since the look before, by `Pace`. `cpu_us`: the
@@ -81,17 +88,14 @@ impl Watch {
         }
         self.waited_us += passed_us;
         self.looks += 1;
-        if !self.is_late() {
+        self.late |= self.looks >= TOLD_LOOKS;
+        if !self.late && self.waited_us < TOLD_US {
             return Verdict::Well;
         }
-        let Some(now_us) = cpu_us() else { return self.judge(false) };
-        match self.cpu_us {
-            Some(then_us) => self.judge(now_us.saturating_sub(then_us) >= SPIN_US),
-            None => {
-                self.cpu_us = Some(now_us);
-                self.judge(false)
-            }
-        }
+        let now_us = cpu_us();
+        let ran_us = now_us.map_or(0, |now| now.saturating_sub(*self.cpu_us.get_or_insert(now)));
+        self.late |= ran_us >= RAN_US;
+        if self.late { self.judge(ran_us >= SPIN_US) } else { Verdict::Well }
     }
 
     fn judge(&mut self, spins: bool) -> Verdict {
@@ -184,14 +188,16 @@ mod tests {
         let spins = |look: u64| Some(look * 250_000);
         let verdicts: Vec<_> =
             (1..=11).map(|look| watch.look(7, 250_000, || spins(look))).collect();
-        assert_eq!(verdicts[..4], [Verdict::Well, Verdict::Well, Verdict::Well, Verdict::Late]);
-        assert_eq!(verdicts[4..9], [Verdict::Well; 5]);
+        assert_eq!(verdicts[..4], [Verdict::Well; 4]);
+        // It has had the CPU since.
+        assert_eq!(verdicts[4], Verdict::Late);
+        assert_eq!(verdicts[5..9], [Verdict::Well; 4]);
         assert_eq!(verdicts[9], Verdict::Stuck { spins: true });
-        // That it hangs is not said any sooner: the host may be slow with everything.
+        // One that had no CPU either is not late so soon, and does not hang any sooner.
         let mut watch = self::watch();
-        let stuck = (1..).find(|_| {
-            matches!(watch.look(7, 250_000, || Some(1)), Verdict::Stuck { spins: false })
-        });
-        assert_eq!(stuck, Some(100));
+        let mut look = || watch.look(7, 250_000, || Some(1));
+        let late = (1..=100).find(|_| look() == Verdict::Late);
+        let stuck = (10..).find(|_| look() == Verdict::Stuck { spins: false });
+        assert_eq!((late, stuck), (Some(9), Some(100)));
     }
 }
