@@ -271,8 +271,6 @@ fn open_door(
 impl Life<'_> {
     /// Signals, other processes, and a look at whether the threads still live.
     fn live(mut self, signals: &Signals, log: &mut Log) -> ExitCode {
-        // Where it is not heard, looks may come late.
-        ring::wake_promptly();
         let mut looks = 0_u32;
         let mut waited = Duration::ZERO;
         loop {

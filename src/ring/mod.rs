@@ -50,7 +50,7 @@ pub use socket::bind;
 pub use socket::listen;
 pub use socket::somaxconn;
 pub use system::{edit_start_words, monotonic_us, raise_descriptor_limit, return_freed_memory};
-pub use system::{terminal_size, trim_memory, user, wake_promptly};
+pub use system::{terminal_size, trim_memory, user};
 pub use table::SocketId;
 pub use wake::Waker;
 

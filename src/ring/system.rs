@@ -47,53 +47,6 @@ pub fn trim_memory() {
     }
 }
 
-/// How a thread is scheduled (sched_setattr(2)), in the kernel's first version of it.
-#[repr(C)]
-#[derive(Default)]
-struct Schedule {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime_ns: u64,
-    deadline_ns: u64,
-    period_ns: u64,
-}
-
-const SCHEDULE_SIZE: u32 = size_of::<Schedule>() as u32;
-/// Threads that it starts are scheduled as usual.
-const RESET_ON_FORK: u64 = 1;
-/// The least slice that the kernel takes: the shorter, the sooner after it has woken.
-const PROMPT_SLICE_NS: u64 = 100_000;
-const PROMPT_NICE: i32 = 10;
-
-/// Has the calling thread, which sleeps nearly always, run soon after it has woken, also on a host
-/// where many want the CPU: by a short slice, which Linux 6.12 gives to everybody who asks, and by
-/// a better nice value where that is allowed. `false`: neither. No real-time policy: when it has
-/// more to do for once, such as reading the configuration anew, a reactor must not wait for it.
-pub fn wake_promptly() -> bool {
-    let mut now = Schedule { size: SCHEDULE_SIZE, ..Schedule::default() };
-    // SAFETY: the kernel writes a struct of the size that it is told, which is ours and whole.
-    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, SCHEDULE_SIZE, 0) };
-    if got != 0 || now.policy != libc::SCHED_OTHER as u32 {
-        // Whoever has started us has chosen another policy.
-        return false;
-    }
-    let set = |nice: i32| {
-        let wanted = Schedule {
-            size: SCHEDULE_SIZE,
-            flags: RESET_ON_FORK,
-            nice,
-            runtime_ns: PROMPT_SLICE_NS,
-            ..Schedule::default()
-        };
-        // SAFETY: the kernel reads a struct of the size that stands in it.
-        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) == 0 }
-    };
-    set((now.nice - PROMPT_NICE).max(-20)) || set(now.nice)
-}
-
 /// Soft and hard.
 pub(super) fn limits(resource: libc::__rlimit_resource_t) -> Option<(u64, u64)> {
     get_limit(resource).ok().map(|limit| (limit.rlim_cur, limit.rlim_max))
