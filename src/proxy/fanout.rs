@@ -237,8 +237,8 @@ impl Proxy {
         self.merged = out;
     }
 
-    /// TRYAGAIN stays: some of the leg's keys have moved and some have not. Each key by itself, with
-    /// all that is asked of it: to nodes a key named twice is one.
+    /// TRYAGAIN stays: some of the leg's keys have moved and some have not. Each key by itself, and
+    /// with it all that is asked of it: to nodes a key named twice is one.
     pub(super) fn divide(&mut self, r: u32, bytes: &[u8]) {
         let mut spans = Vec::new();
         let mut parser = RequestParser::default();
