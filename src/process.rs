@@ -364,13 +364,16 @@ impl Life<'_> {
 
     /// `false`: a thread is stuck.
     fn look(&mut self, log: &mut Log) -> bool {
-        let Some(ending) = &mut self.ending else { return self.threads.turn(log, unix_us()) };
+        let now_us = ring::monotonic_us();
+        let Some(ending) = &mut self.ending else {
+            return self.threads.turn(log, unix_us(), now_us);
+        };
         if ending.patience.is_zero() {
             log.error(unix_us(), "a thread is stuck, stopping at once", &[]);
             return false;
         }
         ending.patience = ending.patience.saturating_sub(LOOK_EVERY);
-        ending.ended.is_some() || self.threads.turn(log, unix_us())
+        ending.ended.is_some() || self.threads.turn(log, unix_us(), now_us)
     }
 
     fn handle_knocks(&mut self, log: &mut Log) {

@@ -28,8 +28,8 @@ use crate::reactor::{self, Channels, Fresh, HandOver, Message, Peer, Reactor, Wi
 use crate::ready::{self, Facts, Readiness};
 use crate::ring::{self, ConnectOptions, Inherited, RingSettings, Waker};
 use crate::topology::{self, PoolSettings, ReactorLink, Report, TopologySettings, Update};
-use crate::watchdog::{Verdict, Watch};
-use host::{cpu_times_us, executable, kib_in, memory_limit, memory_of_host, os};
+use crate::watchdog::{Pace, Verdict, Watch};
+use host::{cpu_times_us, executable, kib_in, memory_limit, memory_of_host, os, wanted_cpu_us};
 use slack::Slack;
 
 /// Updates that wait for one reactor. Maps that find no room are sent again.
@@ -67,6 +67,7 @@ pub struct Threads {
     reactors: Vec<JoinHandle<()>>,
     /// For each reactor.
     watches: Vec<(Watch, u32)>,
+    pace: Pace,
     topology: Option<JoinHandle<()>>,
     updates: Vec<(Sender<Update>, Waker)>,
     reports: Sender<Report>,
@@ -114,6 +115,7 @@ impl Threads {
             adopter: 0,
             reactors: Vec::new(),
             watches: Vec::new(),
+            pace: Pace::default(),
             topology: None,
             updates: Vec::new(),
             reports: reports.clone(),
@@ -343,7 +345,8 @@ impl Threads {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let (resident, held) = (kib_in(&status, "VmRSS:"), ring::held());
         let anonymous = kib_in(&status, "RssAnon:");
-        if self.slack.is_due(anonymous, held) {
+        let commands = self.board.iter().map(|shown| shown.value(Counter::Commands)).sum();
+        if self.slack.is_due(anonymous, held, commands) {
             ring::trim_memory();
             let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
             self.slack.note_return(anonymous, kib_in(&status, "RssAnon:"), ring::held());
@@ -404,20 +407,22 @@ impl Threads {
     }
 
     /// Whether all reactors turn; to be asked every `watchdog::LOOK_EVERY_MS`. If not, the process
-    /// should end: what hangs would keep its share of the clients for ever.
-    pub fn turn(&mut self, log: &mut Log, unix_us: u64) -> bool {
-        let well = self.watch(log, unix_us);
+    /// should end: what hangs would keep its share of the clients for ever. `now_us`: of a clock
+    /// that nobody sets.
+    pub fn turn(&mut self, log: &mut Log, unix_us: u64, now_us: u64) -> bool {
+        let passed_us = self.pace.passed_us(now_us, wanted_cpu_us());
+        let well = self.watch(log, unix_us, passed_us);
         self.note_readiness();
         self.tell_readiness(log, unix_us);
         well
     }
 
-    fn watch(&mut self, log: &mut Log, unix_us: u64) -> bool {
+    fn watch(&mut self, log: &mut Log, unix_us: u64, passed_us: u64) -> bool {
         let running = self.reactors.iter().map(|thread| !thread.is_finished());
         let seen = self.watches.iter_mut().zip(running).zip(self.board.iter());
         for (index, (((watch, tid), running), shown)) in seen.enumerate() {
             let reactor = ("reactor", &index as _);
-            match watch.look(shown.value(Counter::Turns), || cpu_us_of(*tid)) {
+            match watch.look(shown.value(Counter::Turns), passed_us, || cpu_us_of(*tid)) {
                 Verdict::Late if running => {
                     log.warn(unix_us, "a reactor has made no turn for a second", &[reactor]);
                 }

@@ -106,7 +106,11 @@ impl Proxy {
     /// When the next of those who may go on does.
     pub(super) fn go_deadline(&self) -> u64 {
         let wait = u64::from(self.crowd.waits);
-        if self.resuming.is_empty() { u64::MAX } else { self.now.ms + wait }
+        match self.resuming.is_empty() {
+            _ if self.topics.has_more() => self.now.ms,
+            true => u64::MAX,
+            false => self.now.ms + wait,
+        }
     }
 
     /// Whether a client that was held back waits on for its next go.

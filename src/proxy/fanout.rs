@@ -237,7 +237,8 @@ impl Proxy {
         self.merged = out;
     }
 
-    /// TRYAGAIN stays: some of the leg's keys have moved and some have not. Each key by itself.
+    /// TRYAGAIN stays: some of the leg's keys have moved and some have not. Each key by itself, and
+    /// with it all that is asked of it: to nodes a key named twice is one.
     pub(super) fn divide(&mut self, r: u32, bytes: &[u8]) {
         let mut spans = Vec::new();
         let mut parser = RequestParser::default();
@@ -259,7 +260,8 @@ impl Proxy {
         entry.marks.unset(Marks::DIVISIBLE);
         let asked = Asked { client: entry.client, command, marks: divided_marks(entry.marks) };
         let mut cut = Cut::default();
-        cut.by_key(keys.iter().map(|&key| slot_of(args.get(key as usize).unwrap_or_default())));
+        let words = keys.iter().map(|&key| args.get(key as usize).unwrap_or_default());
+        cut.by_key(words.map(|key| (slot_of(key), key)));
         let pieces = Pieces { cut: &cut, args: &args, shape: &shape };
         if entry.split == NONE {
             self.divide_single(r, asked, &pieces);
@@ -280,7 +282,7 @@ impl Proxy {
     fn divide_part(&mut self, r: u32, asked: Asked, pieces: &Pieces) {
         let (s, old) = (self.requests[r].split, self.requests[r].part);
         let split = &mut self.splits[s];
-        let looked_at = split.divide(old, split.parts.len() as u32);
+        let looked_at = split.divide(old, split.parts.len() as u32, &pieces.cut.group_of);
         self.note_looked_at(looked_at);
         self.launch_groups(asked, s, pieces, Marks::default());
         // The old part has nothing left to say: an empty array, a count of none, or the others' OK.

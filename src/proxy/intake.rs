@@ -300,7 +300,7 @@ impl Proxy {
     }
 
     /// It goes on in the next turn.
-    fn queue_for_go(&mut self, c: u32) {
+    pub(super) fn queue_for_go(&mut self, c: u32) {
         let client = &mut self.clients[c];
         if client.phase == Phase::Open && !client.resuming {
             client.resuming = true;

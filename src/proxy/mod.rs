@@ -44,6 +44,7 @@ pub mod hot_keys;
 mod intake;
 mod introspect;
 mod irregular;
+mod joins;
 mod launch;
 mod leaving;
 pub mod local;
@@ -379,7 +380,7 @@ impl Proxy {
     pub fn handle_gone(&mut self, conn: Conn, now: Now) {
         self.now = now;
         match conn {
-            Conn::Client(client) => self.clients.close(client),
+            Conn::Client(client) => self.handle_client_gone(client),
             Conn::Backend(backend) => self.handle_backend_gone(backend),
         }
     }
@@ -449,7 +450,9 @@ impl Proxy {
     /// A whole map from the topology thread.
     pub fn handle_topology(&mut self, topology: Arc<Topology>, now: Now) {
         self.now = now;
-        let translation = self.nodes.adopt(&topology, |node| self.requests.any_means(node));
+        let (requests, splits) = (&self.requests, &self.splits);
+        let is_meant = |at| requests.any_means(at) || scan::walks_name(at, splits, requests);
+        let translation = self.nodes.adopt(&topology, is_meant);
         for slot in 0..SLOTS as u16 {
             let owner = topology.owners[usize::from(slot)];
             let node = translation.get(usize::from(owner)).copied().unwrap_or(UNOWNED);
@@ -541,6 +544,7 @@ impl Proxy {
     /// Once a turn, after all events: hands out what is to be sent and done.
     pub fn flush(&mut self, actions: &mut Vec<Action>) {
         self.resume_some();
+        self.go_on_with_topics();
         if self.has_lines() {
             self.hand_out_lines();
         }

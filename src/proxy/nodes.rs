@@ -86,7 +86,7 @@ impl std::ops::IndexMut<u16> for Nodes {
 impl Nodes {
     /// Takes over a topology's nodes. Returns, for each of its indexes, the index here, or
     /// `UNOWNED` where a node has no address yet. `is_meant`: whether a request that is still to be
-    /// sent names an index; that must not become another node's meanwhile.
+    /// sent, or a walk, names an index; that must not become another node's meanwhile.
     pub fn adopt(&mut self, topology: &Topology, is_meant: impl Fn(u16) -> bool) -> Vec<u16> {
         for node in &mut self.entries {
             node.present = false;

@@ -10,10 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use ahash::AHashMap;
+use ahash::{AHashMap, RandomState};
 
 use super::local::glob;
 use crate::cluster::{UNOWNED, slot_of};
+use crate::command::Args;
+use crate::resp::Span;
 
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Kind {
@@ -148,14 +150,47 @@ pub fn is_everywhere(kind: Kind, name: &[u8]) -> bool {
     }
 }
 
+/// Names of a request that are still to be looked at.
+#[derive(Debug)]
+pub struct Names {
+    pub kind: Kind,
+    bytes: Vec<u8>,
+    spans: Vec<Span>,
+    at: usize,
+}
+
+impl Names {
+    pub fn of(kind: Kind, args: &Args) -> Names {
+        let spans = args.spans.get(1..).unwrap_or_default().to_vec();
+        Names { kind, bytes: args.bytes.to_vec(), spans, at: 0 }
+    }
+
+    pub fn take_next(&mut self) -> Option<&[u8]> {
+        let span = self.spans.get(self.at)?;
+        self.at += 1;
+        Some(span.of(&self.bytes))
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.at == self.spans.len()
+    }
+}
+
 /// A client's request to subscribe, until all that it names is confirmed.
 #[derive(Debug)]
 pub struct Join {
     pub client: u32,
+    /// What it names and is still to be subscribed to.
+    pub names: Option<Names>,
     /// What it names, in order.
     pub topics: Vec<u32>,
-    /// The first of them that is not known to be whole.
+    /// The first of them that is not known to be whole; once all are, how many are so still; and
+    /// how many of `new` are live, which begins when that is all of them.
     pub at: usize,
+    pub checked: usize,
+    pub live: usize,
+    /// Has a place in `Topics::unfinished`.
+    pub listed: bool,
     /// Those that the client had not subscribed to before.
     pub new: Vec<u32>,
     pub since_ms: u64,
@@ -163,7 +198,45 @@ pub struct Join {
     pub reply: Vec<u8>,
 }
 
+/// A client that leaves more topics than one turn should see to.
+#[derive(Debug)]
+pub struct Leaver {
+    pub client: u32,
+    pub generation: u32,
+    /// Its request, which is answered then; `NONE`: it is closed, or begins anew.
+    pub request: u32,
+    pub from: Leaves,
+    pub reply: Vec<u8>,
+    /// Its socket is gone: nothing else keeps its entry.
+    pub gone: bool,
+}
+
+/// What is left.
+#[derive(Debug)]
+pub enum Leaves {
+    All,
+    Kind(Kind),
+    Names(Names),
+    /// What a request to subscribe had begun with, and is not carried out.
+    Topics(Vec<u32>),
+}
+
 impl Join {
+    pub fn new(client: u32, now_ms: u64) -> Join {
+        Join {
+            client,
+            names: None,
+            topics: Vec::new(),
+            at: 0,
+            checked: 0,
+            live: 0,
+            listed: false,
+            new: Vec::new(),
+            since_ms: now_ms,
+            reply: Vec::new(),
+        }
+    }
+
     /// Whether this is what is waited for now.
     pub fn waits_for(&self, topic: u32) -> bool {
         self.topics.get(self.at) == Some(&topic)
@@ -178,6 +251,8 @@ pub struct Subscriptions {
     name_bytes: usize,
     /// Messages that wait for the end of a reply.
     pub held: Vec<u8>,
+    /// All messages do: a request to subscribe is half carried out.
+    pub joining: bool,
 }
 
 impl Subscriptions {
@@ -220,13 +295,62 @@ impl Subscriptions {
     }
 }
 
+/// Topics by name, in several tables: one for a million would take a quarter of a second to grow.
+#[derive(Debug, Default)]
+struct ByName {
+    /// None until there is a first one.
+    tables: Vec<AHashMap<Arc<[u8]>, u32>>,
+    /// By it a table is chosen, and within it.
+    state: RandomState,
+    len: usize,
+}
+
+impl ByName {
+    /// A power of two.
+    const TABLES: usize = 256;
+
+    /// Which table: not by the lowest bits, which choose the place in it.
+    fn place(&self, name: &[u8]) -> usize {
+        (self.state.hash_one(name) >> 40) as usize % Self::TABLES
+    }
+
+    fn get(&self, name: &[u8]) -> Option<u32> {
+        if self.len == 0 {
+            return None;
+        }
+        self.tables.get(self.place(name))?.get(name).copied()
+    }
+
+    fn insert(&mut self, name: Arc<[u8]>, index: u32) {
+        if self.tables.is_empty() {
+            let empty = || AHashMap::with_hasher(self.state.clone());
+            self.tables = std::iter::repeat_with(empty).take(Self::TABLES).collect();
+        }
+        let place = self.place(&name);
+        self.len += usize::from(self.tables[place].insert(name, index).is_none());
+    }
+
+    fn remove(&mut self, name: &[u8]) {
+        let place = self.place(name);
+        let known = self.tables.get_mut(place).and_then(|table| table.remove(name));
+        self.len -= usize::from(known.is_some());
+    }
+
+    fn indexes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.tables.iter().flat_map(|table| table.values().copied())
+    }
+}
+
 /// All topics of one reactor and pool.
 #[derive(Debug, Default)]
 pub struct Topics {
     entries: Vec<Option<Topic>>,
     free: Vec<u32>,
-    by_name: [AHashMap<Arc<[u8]>, u32>; 3],
+    by_name: [ByName; 3],
     pub joins: BTreeMap<u32, Join>,
+    /// Those that go on in the next turn, and who leaves in pieces.
+    pub unfinished: VecDeque<u32>,
+    pub leavers: VecDeque<Leaver>,
     /// Those that are not whole, or have legs to give up, each with its ticket, longest unseen
     /// first. Those that were closed meanwhile are still in it: to look for each of thousands among
     /// thousands would take minutes.
@@ -259,7 +383,7 @@ impl Topics {
     }
 
     pub fn find(&self, kind: Kind, name: &[u8]) -> Option<u32> {
-        self.by_name[kind as usize].get(name).copied()
+        self.by_name[kind as usize].get(name)
     }
 
     pub fn open(&mut self, kind: Kind, name: &[u8], now_ms: u64) -> u32 {
@@ -324,7 +448,7 @@ impl Topics {
         assert!(topic.legs.is_empty() && topic.subscribers.is_empty(), "a topic is closed unused");
         self.by_name[topic.kind as usize].remove(&topic.name);
         self.free.push(index);
-        if self.is_empty() {
+        if self.is_empty() && self.joins.is_empty() && self.leavers.is_empty() {
             let (next_health_ms, clients) = (self.next_health_ms, self.clients);
             *self = Topics { next_health_ms, clients, ..Topics::default() };
         }
@@ -332,6 +456,11 @@ impl Topics {
 
     pub fn is_empty(&self) -> bool {
         self.entries.len() == self.free.len()
+    }
+
+    /// Whether there is more to be done in the next turn.
+    pub fn has_more(&self) -> bool {
+        !self.unfinished.is_empty() || !self.leavers.is_empty()
     }
 
     /// Whether time matters to it soon.
@@ -378,13 +507,8 @@ impl Topics {
         })
     }
 
-    /// Those on the list.
-    pub fn all_listed(&self) -> impl Iterator<Item = u32> + '_ {
-        self.unsettled.iter().filter(|&&place| self.is_listed(place)).map(|&(index, _)| index)
-    }
-
     pub fn count(&self, kind: Kind) -> usize {
-        self.by_name[kind as usize].len()
+        self.by_name[kind as usize].len
     }
 
     /// Clients that will be given a message on `channel`, less the legs at `node` that it counts in
@@ -416,7 +540,7 @@ impl Topics {
 
     /// Topics of one kind, those included that are being given up.
     pub fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Topic> + '_ {
-        self.by_name[kind as usize].values().map(|&t| &self[t])
+        self.by_name[kind as usize].indexes().map(|t| &self[t])
     }
 }
 
@@ -456,14 +580,7 @@ mod tests {
     fn requests_that_wait_no_more_do_not_pile_up() {
         let mut topics = Topics::default();
         let t = topics.open(Kind::Channel, b"a", 0);
-        let join = |topic| Join {
-            client: 0,
-            topics: vec![topic],
-            at: 0,
-            new: Vec::new(),
-            since_ms: 0,
-            reply: Vec::new(),
-        };
+        let join = |topic| Join { topics: vec![topic], ..Join::new(0, 0) };
         // Ten stay, one after the other comes and leaves.
         for r in 0..10_000 {
             topics.wait(t, r);
@@ -491,10 +608,8 @@ mod tests {
         // Its place is another's: that one is listed by itself, once.
         let next = topics.open(Kind::Channel, b"b", 0);
         assert_eq!(next, first);
-        assert_eq!(topics.all_listed().count(), 0);
         topics.list(next);
         topics.list(next);
-        assert_eq!(topics.all_listed().collect::<Vec<_>>(), [next]);
         assert_eq!([(); 2].map(|()| topics.take_listed()), [None, Some(next)]);
         assert!(!topics.is_busy());
     }

@@ -6,12 +6,21 @@ use super::Proxy;
 use super::dispatch::{Asked, Ran, Source};
 use super::launch::Bytes;
 use super::local::errors;
-use super::request::Marks;
-use super::split::Merge;
+use super::request::{Marks, Requests};
+use super::split::{Merge, Splits};
 use super::walk::wanted::{Refusal, Wanted};
 use super::walk::{Answer, At, Walk};
 use crate::cluster::slot_of;
 use crate::command::Args;
+
+/// Whether a walk under way names a node: as the one that a slot leaves or goes to, or that has
+/// answered in this round. Were its index another node's meanwhile, what that one says would be
+/// taken for what this one has said.
+pub(super) fn walks_name(node: u16, splits: &Splits, requests: &Requests) -> bool {
+    splits.walks().any(|(walk, parts)| {
+        walk.names(node) || parts.iter().any(|&part| requests[part].node == node)
+    })
+}
 
 impl Proxy {
     /// Class I: after all that the client asked before.

@@ -150,9 +150,10 @@ impl Split {
         new.len() + of_slot.len()
     }
 
-    /// The keys of `part` have parts of their own from now on, from `first` on. Returns how many
-    /// entries that took to find: thousands of parts may be divided, so all are put in order once.
-    pub fn divide(&mut self, part: u32, first: u32) -> usize {
+    /// The keys of `part` have parts of their own from now on, from `first` on: which, says
+    /// `group_of`. Returns how many entries that took to find: thousands of parts may be divided,
+    /// so all are put in order once.
+    pub fn divide(&mut self, part: u32, first: u32, group_of: &[u32]) -> usize {
         let mut looked_at = 0;
         if self.places.is_empty() {
             looked_at = self.order.len();
@@ -161,10 +162,10 @@ impl Split {
         }
         let from = self.places.partition_point(|of| of.0 < part);
         let own = self.places.iter().skip(from).take_while(|of| of.0 == part);
-        for (next, &(_, place)) in (first..).zip(own) {
+        for (group, &(_, place)) in group_of.iter().zip(own) {
             looked_at += 1;
             if let Some(of) = self.order.get_mut(place as usize) {
-                *of = next;
+                *of = first + group;
             }
         }
         looked_at
@@ -249,6 +250,12 @@ impl Splits {
     #[inline]
     pub fn are_some_open(&self) -> bool {
         self.entries.len() > self.free.len()
+    }
+
+    /// Walks under way, each with the parts of its round.
+    pub fn walks(&self) -> impl Iterator<Item = (&Walk, &[u32])> {
+        let open = self.entries.iter().filter(|split| split.parent != NONE);
+        open.filter_map(|split| Some((split.walk.as_deref()?, &split.parts[..])))
     }
 }
 
@@ -367,11 +374,14 @@ impl Cut {
         }
     }
 
-    /// Each key by itself.
-    pub fn by_key(&mut self, slots: impl Iterator<Item = u16>) {
+    /// Each key by itself; one that is named several times stays together, in order: parts of one
+    /// request do not wait for each other, and the last value is to be the one that stays.
+    pub fn by_key<'a>(&mut self, keys: impl Iterator<Item = (u16, &'a [u8])>) {
         self.begin();
-        for (key, slot) in slots.enumerate() {
-            self.add(key as u32, slot, key as u32);
+        let mut seen = AHashMap::new();
+        for (n, (slot, key)) in keys.enumerate() {
+            let next = self.groups.len() as u32;
+            self.add(n as u32, slot, *seen.entry(key).or_insert(next));
         }
     }
 
@@ -665,15 +675,16 @@ mod tests {
         let split = &mut splits[index];
         split.order.extend([0, 1, 0, 2, 1, 0]);
         // What all parts have is looked at once.
-        assert_eq!(split.divide(1, 3), 6 + 2);
+        assert_eq!(split.divide(1, 3, &[0, 1]), 6 + 2);
         assert_eq!(split.order, [0, 3, 0, 2, 4, 0]);
-        assert_eq!(split.divide(0, 5), 3);
-        assert_eq!(split.order, [5, 3, 6, 2, 4, 7]);
+        // Its first key is its last one, too.
+        assert_eq!(split.divide(0, 5, &[0, 1, 0]), 3);
+        assert_eq!(split.order, [5, 3, 6, 2, 4, 5]);
         splits.close(index);
         let index = splits.open(0, Merge::Values, Version::Resp2);
         let split = &mut splits[index];
         split.order.extend([1, 0]);
-        assert_eq!(split.divide(0, 2), 2 + 1, "of another request");
+        assert_eq!(split.divide(0, 2, &[0]), 2 + 1, "of another request");
         assert_eq!(split.order, [1, 2]);
     }
 
@@ -804,7 +815,8 @@ mod tests {
         assert_eq!(cut.group_of, [0, 1, 0, 0, 1]);
         cut.by_slot([9].into_iter());
         assert_eq!(cut.group_of, [0], "the last round is forgotten");
-        cut.by_key([5, 5].into_iter());
+        cut.by_key([(5, b"a".as_slice()), (5, b"b"), (5, b"a")].into_iter());
+        assert_eq!(cut.group_of, [0, 1, 0], "one that comes twice stays together");
         assert_eq!(cut.groups.len(), 2);
         // Rounds are counted anew: what was seen in the first of them is forgotten, too.
         let mut cut = Cut::default();

@@ -5,15 +5,17 @@
 //! when the nodes have confirmed; from then on the client's messages follow. A message is never put
 //! into the middle of a reply.
 //!
-//! Not here: the tables (`pubsub`), nodes (`subscriber`), PUBSUB (`introspect`).
+//! Not here: the tables (`pubsub`), how a request about many channels goes on (`joins`), nodes
+//! (`subscriber`), PUBSUB (`introspect`).
 
 use std::sync::Arc;
 
 use super::client::Phase;
 use super::dispatch::{Asked, Ran, Source};
+use super::joins::NAMES_AT_ONCE;
 use super::launch::Bytes;
 use super::local::errors;
-use super::pubsub::{Join, Kind, Subscriptions};
+use super::pubsub::{Join, Kind, Leaves, Names, Subscriptions};
 use super::request::{Marks, State};
 use super::split::Merge;
 use super::types::NO_SLOT;
@@ -29,9 +31,9 @@ impl Proxy {
             "SUBSCRIBE" => self.run_subscribe(asked, args, Kind::Channel),
             "PSUBSCRIBE" => self.run_subscribe(asked, args, Kind::Pattern),
             "SSUBSCRIBE" => self.run_subscribe(asked, args, Kind::Shard),
-            "UNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Channel),
-            "PUNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Pattern),
-            "SUNSUBSCRIBE" => self.run_unsubscribe(asked.client, args, Kind::Shard),
+            "UNSUBSCRIBE" => self.run_unsubscribe(asked, args, Kind::Channel),
+            "PUNSUBSCRIBE" => self.run_unsubscribe(asked, args, Kind::Pattern),
+            "SUNSUBSCRIBE" => self.run_unsubscribe(asked, args, Kind::Shard),
             "PUBLISH" | "SPUBLISH" => self.run_publish(asked, args),
             _ => self.run_introspection(asked, args),
         }
@@ -71,6 +73,10 @@ impl Proxy {
         if session.version == Version::Resp2 && !allowed_while_subscribed(command.name) {
             return Some(self.answer_with(c, |out| errors::subscribed_only(out, command.name)));
         }
+        if command.name == "RESET" && session.subscriptions as usize > NAMES_AT_ONCE {
+            self.leave_all(c);
+            return Some(Ran::HoldBack);
+        }
         // Messages change their form where the answer to HELLO says so.
         let waits = command.name == "HELLO" && self.waits_for_elders(c);
         waits.then_some(Ran::HoldBack)
@@ -81,70 +87,51 @@ impl Proxy {
         if self.waits_for_elders(c) {
             return Ran::HoldBack;
         }
-        self.look_at_map();
-        let mut subscribed = self.clients[c].subscribed.take().unwrap_or_default();
-        let version = self.clients[c].session.version;
-        let (mut reply, mut topics, mut new) = (Vec::new(), Vec::new(), Vec::new());
-        for name in args.iter().skip(1) {
-            let t = self.topics.open(kind, name, self.now.ms);
-            if subscribed.insert(kind, t, name.len()) {
-                self.topics[t].add(c);
-                new.push(t);
-            }
-            topics.push(t);
-            confirm(&mut reply, version, kind.verb(true), Some(name), subscribed.count(kind));
+        let r = self.open_subscribing(asked);
+        let names = Some(Names::of(kind, args));
+        let listed = args.len() > NAMES_AT_ONCE;
+        self.topics.joins.insert(r, Join { names, listed, ..Join::new(c, self.now.ms) });
+        if listed {
+            self.topics.unfinished.push_back(r);
+        } else {
+            let mut all = usize::MAX;
+            self.join_some(r, &mut all);
         }
-        self.clients[c].subscribed = Some(subscribed);
-        self.count_subscriptions(c);
+        Ran::Yes
+    }
+
+    /// Opens an entry that is answered when subscriptions are what it wants.
+    fn open_subscribing(&mut self, asked: Asked) -> u32 {
         let mut marks = asked.marks;
         // Confirmations are pushes: CLIENT REPLY does not touch them.
         marks.unset(Marks::SILENT);
         let r = self.open_for(Asked { marks, ..asked }, NO_SLOT);
         self.requests[r].state = State::Subscribing;
-        self.clients[c].push(r, &mut self.requests);
-        self.clients[c].barrier = true;
-        for &t in &new {
-            self.settle_topic(t);
-        }
-        let since_ms = self.now.ms;
-        self.topics.joins.insert(r, Join { client: c, topics, at: 0, new, since_ms, reply });
-        self.advance_join(r);
-        Ran::Yes
+        self.clients[asked.client].push(r, &mut self.requests);
+        self.clients[asked.client].barrier = true;
+        r
     }
 
-    /// Answers a request to subscribe if all that it names is whole.
-    pub(super) fn advance_join(&mut self, r: u32) {
-        let Some(mut join) = self.topics.joins.remove(&r) else { return };
-        let lacking =
-            |at: usize| (at..join.topics.len()).find(|&n| !self.topics[join.topics[n]].whole);
-        // One that was whole may have been lost while another was waited for.
-        if let Some(at) = lacking(join.at).or_else(|| lacking(0)) {
-            join.at = at;
-            self.topics.wait(join.topics[at], r);
-            self.topics.joins.insert(r, join);
-            return;
+    fn run_unsubscribe(&mut self, asked: Asked, args: &Args, kind: Kind) -> Ran {
+        let c = asked.client;
+        let of_kind = |of: &Subscriptions| of.of_kind(kind).len();
+        let count = match args.len() {
+            1 => self.clients[c].subscribed.as_deref().map_or(0, of_kind),
+            words => words - 1,
+        };
+        self.crowd.effort += count as u64;
+        if count > NAMES_AT_ONCE {
+            if self.waits_for_elders(c) {
+                return Ran::HoldBack;
+            }
+            let r = self.open_subscribing(asked);
+            let from = match args.len() {
+                1 => Leaves::Kind(kind),
+                _ => Leaves::Names(Names::of(kind, args)),
+            };
+            self.leave_in_pieces(c, r, from, Vec::new());
+            return Ran::Yes;
         }
-        for &t in &join.new {
-            self.topics[t].make_live(join.client);
-        }
-        self.complete(r, &join.reply);
-    }
-
-    /// A request to subscribe cannot be carried out: as if it had never been made.
-    pub(super) fn fail_join(&mut self, r: u32, write: impl FnOnce(&mut Vec<u8>)) {
-        let Some(join) = self.topics.joins.remove(&r) else { return };
-        for &t in &join.new {
-            self.leave_topic(join.client, t);
-        }
-        self.fail(r, write);
-    }
-
-    /// The client of a request to subscribe has left; its subscriptions are dropped by themselves.
-    pub(super) fn forget_join(&mut self, r: u32) {
-        self.topics.joins.remove(&r);
-    }
-
-    fn run_unsubscribe(&mut self, c: u32, args: &Args, kind: Kind) -> Ran {
         let version = self.clients[c].session.version;
         let verb = kind.verb(false);
         let mut out = Vec::new();
@@ -168,11 +155,11 @@ impl Proxy {
         Ran::Yes
     }
 
-    fn count_of(&self, c: u32, kind: Kind) -> usize {
+    pub(super) fn count_of(&self, c: u32, kind: Kind) -> usize {
         self.clients[c].subscribed.as_ref().map_or(0, |subscribed| subscribed.count(kind))
     }
 
-    fn leave_topic(&mut self, c: u32, t: u32) {
+    pub(super) fn leave_topic(&mut self, c: u32, t: u32) {
         let (kind, name_len) = (self.topics[t].kind, self.topics[t].name.len());
         let client = &mut self.clients[c];
         let Some(subscribed) = client.subscribed.as_mut() else { return };
@@ -187,7 +174,7 @@ impl Proxy {
     }
 
     /// Notes in its session how many subscriptions a client has.
-    fn count_subscriptions(&mut self, c: u32) {
+    pub(super) fn count_subscriptions(&mut self, c: u32) {
         let client = &mut self.clients[c];
         let count = client.subscribed.as_ref().map_or(0, |subscribed| subscribed.total());
         let before = std::mem::replace(&mut client.session.subscriptions, count as u32);
@@ -206,6 +193,10 @@ impl Proxy {
 
     /// RESET, or the client is gone.
     pub(super) fn drop_subscriptions(&mut self, c: u32) {
+        let many = |of: &Subscriptions| of.total() > NAMES_AT_ONCE;
+        if self.clients[c].subscribed.as_deref().is_some_and(many) {
+            return self.leave_all(c);
+        }
         let Some(subscribed) = self.clients[c].subscribed.take() else { return };
         self.count_subscriptions(c);
         for t in subscribed.all() {
@@ -250,7 +241,7 @@ impl Proxy {
         }
         self.tally.messages += 1;
         let kind = if client.session.version == Version::Resp3 { b'>' } else { b'*' };
-        if client.torn || client.output.uncommitted() > 0 {
+        if client.torn || client.output.uncommitted() > 0 || subscribed.joining {
             subscribed.held.push(kind);
             subscribed.held.extend_from_slice(&frame[1..]);
             return true;
@@ -282,7 +273,7 @@ impl Proxy {
     pub(super) fn release_messages(&mut self, c: u32) {
         let client = &mut self.clients[c];
         let Some(subscribed) = client.subscribed.as_mut() else { return };
-        if subscribed.held.is_empty() {
+        if subscribed.held.is_empty() || subscribed.joining {
             return;
         }
         let held = std::mem::take(&mut subscribed.held);
@@ -293,26 +284,28 @@ impl Proxy {
         self.mark_client_dirty(c);
     }
 
-    /// Topics that have been deaf for too long, requests that have waited for too long.
-    pub(super) fn check_deafness(&mut self) {
+    /// A topic that has been deaf for too long.
+    pub(super) fn check_deafness(&mut self, t: u32) {
+        let is_deaf = self.topics.contains(t) && {
+            let topic = &self.topics[t];
+            !topic.whole && self.now.ms.saturating_sub(topic.deaf_since_ms) >= DEAF_MS_MAX
+        };
+        if is_deaf {
+            self.close_subscribers(t, "its subscription cannot be kept up");
+        }
+    }
+
+    /// Requests that have waited for too long.
+    pub(super) fn check_joins(&mut self) {
         let now = self.now.ms;
         let budget = self.settings.request_timeout_ms.min(DEAF_MS_MAX);
-        let joins = self.topics.joins.iter();
+        let waits = |join: &Join| join.names.is_none() && join.live == 0;
+        let joins = self.topics.joins.iter().filter(|(_, join)| waits(join));
         let late = joins.filter(|(_, join)| now.saturating_sub(join.since_ms) >= budget);
         let late: Vec<u32> = late.map(|(&r, _)| r).collect();
         for r in late {
             self.tally.timeouts += 1;
             self.fail_join(r, errors::no_connection);
-        }
-        let is_deaf = |&t: &u32| {
-            let topic = &self.topics[t];
-            !topic.whole && now.saturating_sub(topic.deaf_since_ms) >= DEAF_MS_MAX
-        };
-        let deaf: Vec<u32> = self.topics.all_listed().filter(is_deaf).collect();
-        for t in deaf {
-            if self.topics.contains(t) {
-                self.close_subscribers(t, "its subscription cannot be kept up");
-            }
         }
     }
 
@@ -368,7 +361,13 @@ fn allowed_while_subscribed(name: &str) -> bool {
     ALLOWED.contains(&name)
 }
 
-fn confirm(out: &mut Vec<u8>, version: Version, verb: &str, name: Option<&[u8]>, count: usize) {
+pub(super) fn confirm(
+    out: &mut Vec<u8>,
+    version: Version,
+    verb: &str,
+    name: Option<&[u8]>,
+    count: usize,
+) {
     write::push_header(out, version, 3);
     write::bulk(out, verb.as_bytes());
     match name {

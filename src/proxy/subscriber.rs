@@ -62,9 +62,12 @@ impl Proxy {
         }
         let topic = &mut self.topics[t];
         if topic.subscribers.is_empty() {
-            match topic.legs.is_empty() {
-                true => self.topics.close(t),
-                false => topic.whole = false,
+            topic.whole = false;
+            if topic.legs.is_empty() {
+                self.topics.close(t);
+            } else if topic.legs.iter().any(|leg| leg.state == LegState::Joined) {
+                // Nothing more could be asked for now: its messages would go on for nobody.
+                self.topics.list(t);
             }
             return;
         }
@@ -335,9 +338,10 @@ impl Proxy {
         for _ in 0..self.topics.listed().min(SETTLED_MAX) {
             if let Some(t) = self.topics.take_listed() {
                 self.settle_topic(t);
+                self.check_deafness(t);
             }
         }
-        self.check_deafness();
+        self.check_joins();
     }
 
     fn check_subscriber_backends(&mut self) {

@@ -57,6 +57,14 @@ pub(super) fn cpu_times_us() -> Option<(u64, u64)> {
     Some((next()?, next()?))
 }
 
+/// How long the calling thread has run and waited for a CPU so far, microseconds (proc(5):
+/// schedstat, nanoseconds each); 0 where the kernel does not tell.
+pub(super) fn wanted_cpu_us() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let both = text.split_whitespace().take(2).filter_map(|field| field.parse::<u64>().ok());
+    both.sum::<u64>() / 1_000
+}
+
 pub(super) fn os() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("Linux {} {}", release.trim(), std::env::consts::ARCH)

@@ -3,13 +3,15 @@
 //! Not here: what one of them does (`writer`).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::link::PATIENCE;
 use crate::plan::Mix;
 use crate::reader::Reader;
 use crate::support::client::Client;
+use crate::support::{millis, wait_until};
 use crate::tally::Tally;
 use crate::writer::Writer;
 
@@ -19,6 +21,9 @@ pub struct Shared {
     pub seed: u64,
     pub began: Instant,
     pub end: AtomicBool,
+    /// Nobody asks for more until this ends; and how many have had all their answers.
+    held: AtomicBool,
+    resting: AtomicUsize,
     /// Replies judged good so far, of all.
     pub verified: AtomicU64,
     /// Until when (`now_ms`) the cluster may lose acknowledged writes.
@@ -30,6 +35,19 @@ pub struct Shared {
 impl Shared {
     pub fn now_ms(&self) -> u64 {
         self.began.elapsed().as_millis() as u64 + 1
+    }
+
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// One that has had all its answers waits until the crowd goes on.
+    pub fn rest(&self) {
+        self.resting.fetch_add(1, Ordering::Relaxed);
+        while self.is_held() && !self.end.load(Ordering::Relaxed) {
+            std::thread::sleep(millis(5));
+        }
+        self.resting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -84,6 +102,8 @@ impl Crowd {
             seed,
             began: Instant::now(),
             end: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            resting: AtomicUsize::new(0),
             verified: AtomicU64::new(0),
             lossy_until: AtomicU64::new(0),
             numbers: styles.iter().map(|_| AtomicU32::new(0)).collect(),
@@ -103,6 +123,17 @@ impl Crowd {
     /// Replies judged good so far.
     pub fn verified(&self) -> u64 {
         self.shared.verified.load(Ordering::Relaxed)
+    }
+
+    /// All of them ask no more, and have been answered, while `work` is done.
+    pub fn at_rest<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.shared.held.store(true, Ordering::Relaxed);
+        wait_until(PATIENCE, "all to be answered", || {
+            self.shared.resting.load(Ordering::Relaxed) == self.threads.len()
+        });
+        let done = work();
+        self.shared.held.store(false, Ordering::Relaxed);
+        done
     }
 
     /// From now until `calm` the cluster may lose what it has acknowledged.

@@ -68,10 +68,15 @@ impl Reader {
     /// Until the crowd is told to end and all is answered.
     pub fn run(mut self) -> Tally {
         loop {
-            let more = !self.shared.end.load(Ordering::Relaxed);
-            if !more && self.awaited.is_empty() {
+            let (end, held) = (self.shared.end.load(Ordering::Relaxed), self.shared.is_held());
+            if end && self.awaited.is_empty() {
                 return self.tally;
             }
+            if held && self.awaited.is_empty() {
+                self.shared.rest();
+                continue;
+            }
+            let more = !end && !held;
             if self.stream.is_none() {
                 self.connect();
             }

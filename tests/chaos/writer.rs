@@ -76,7 +76,12 @@ impl Writer {
     /// Until the crowd is told to end; then everything is read once more.
     pub fn run(mut self) -> Tally {
         while !self.shared.end.load(Ordering::Relaxed) {
-            self.turn(true);
+            let held = self.shared.is_held();
+            if held && self.awaited.is_empty() {
+                self.shared.rest();
+                continue;
+            }
+            self.turn(!held);
             let pause = self.style.pause;
             if !pause.is_zero() {
                 std::thread::sleep(pause);

@@ -3,6 +3,7 @@
 //!
 //! Not here: chance.
 
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -1603,12 +1604,167 @@ fn subscriber_of_very_many_channels_that_leaves_holds_nobody_up() {
     rig.let_in(false);
     rig.ask(client, &format!("SUBSCRIBE {}", channels.join(" ")));
     rig.let_in(false);
-    rig.settle();
+    rig.until_there_are(200_000, false);
     let began = clock();
     rig.proxy.handle_end(Conn::Client(client), true, rig.now());
-    rig.settle();
+    rig.until_there_are(0, false);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     assert_eq!(rig.proxy.subscription_counts(), [0; 4]);
+}
+
+/// Five times what one turn looks at.
+const VERY_MANY: usize = 20_000;
+/// So many it may be, with those that have lost their node.
+const PIECE: usize = 8 * 1024;
+
+fn channel_names() -> Vec<String> {
+    (0..VERY_MANY).map(|n| format!("channel-{n}")).collect()
+}
+
+/// What a client is told of all its channels, and how many are left after each.
+fn confirmations(verb: &str, counted: impl Iterator<Item = usize>) -> String {
+    let len = verb.len();
+    let one = |(name, count): (String, usize)| {
+        format!("*3 ${len} {verb} ${} {name} :{count} ", name.len())
+    };
+    channel_names().into_iter().zip(counted).map(one).collect()
+}
+
+impl Rig {
+    /// Turn by turn, until there are so many channels: by pieces, and somebody else is answered in
+    /// each turn. Nodes do what they are asked, or nobody answers.
+    fn until_there_are(&mut self, count: usize, served: bool) {
+        let other = self.client();
+        for _ in 0..1_500 {
+            let before = self.proxy.subscription_counts()[0];
+            self.proxy.handle_received(Conn::Client(other), &words("PING"), self.now());
+            if served {
+                self.serve_channels(1);
+            } else {
+                self.turn();
+                self.now_ms += 1;
+            }
+            assert_eq!(self.told(Conn::Client(other)), "+PONG ");
+            let after = self.proxy.subscription_counts()[0];
+            assert!(before.abs_diff(after) <= PIECE, "{before} {after}");
+            if after == count && before == count {
+                return;
+            }
+        }
+        panic!("{} channels, not {count}", self.proxy.subscription_counts()[0]);
+    }
+
+    /// Nodes let in who asks for messages, and do what they are asked; then one of them sends a
+    /// message on the first channel, in each turn.
+    fn serve_channels(&mut self, turns: usize) {
+        let mut home = None;
+        for _ in 0..turns {
+            for (backend, _) in std::mem::take(&mut self.connecting) {
+                let now = self.now();
+                self.proxy.handle_connected(backend, true, now);
+                self.turn();
+                self.told(Conn::Backend(backend));
+                self.answer(backend, "%1 $5 proto :3 ");
+            }
+            for (backend, _) in self.addresses.clone() {
+                let told = self.told(Conn::Backend(backend));
+                let (mut rest, mut said) = (told.as_str(), String::new());
+                while let Some((words, behind)) = first_request(rest) {
+                    rest = behind;
+                    let [verb, name] = words[..] else { continue };
+                    let (verb, len) = (verb.to_lowercase(), name.len());
+                    said += &format!(">3\r\n${}\r\n{verb}\r\n", verb.len());
+                    said += &format!("${len}\r\n{name}\r\n:1\r\n");
+                    if name == "channel-0" {
+                        home = Some(backend);
+                    }
+                }
+                if home == Some(backend) {
+                    said += ">3\r\n$7\r\nmessage\r\n$9\r\nchannel-0\r\n$1\r\nm\r\n";
+                }
+                let now = self.now();
+                self.proxy.handle_received(Conn::Backend(backend), said.as_bytes(), now);
+            }
+            self.turn();
+            self.now_ms += 1;
+        }
+    }
+
+    /// A client that is subscribed to very many channels.
+    fn subscriber_of_very_many(&mut self) -> u32 {
+        let client = self.client();
+        let line = words(&format!("SUBSCRIBE {}", channel_names().join(" ")));
+        self.proxy.handle_received(Conn::Client(client), &line, self.now());
+        client
+    }
+}
+
+#[test]
+fn very_many_channels_are_subscribed_to_in_pieces_and_confirmed_before_their_first_message() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.subscriber_of_very_many();
+    rig.until_there_are(VERY_MANY, false);
+    assert_eq!(rig.told(Conn::Client(client)), "", "no node has confirmed anything");
+    rig.serve_channels(40);
+    let told = rig.told(Conn::Client(client));
+    let messages = told.strip_prefix(&confirmations("subscribe", 1..)).expect("confirmations");
+    let one = "*3 $7 message $9 channel-0 $1 m ";
+    assert!(messages.len() > one.len(), "{messages}");
+    assert_eq!(messages.replace(one, ""), "");
+}
+
+#[test]
+fn very_many_channels_are_left_in_pieces_whoever_leaves_them() {
+    let names = channel_names().join(" ");
+    let unsubscribed = confirmations("unsubscribe", (0..VERY_MANY).rev());
+    for line in ["UNSUBSCRIBE", &format!("UNSUBSCRIBE {names}"), "RESET", "QUIT", ""] {
+        let mut rig = Rig::new(Settings::default());
+        let client = rig.subscriber_of_very_many();
+        rig.until_there_are(VERY_MANY, false);
+        rig.serve_channels(40);
+        rig.told(Conn::Client(client));
+        let request = [words(line), words("GET x")].concat();
+        let now = rig.now();
+        match line {
+            "" => rig.proxy.handle_end(Conn::Client(client), true, now),
+            _ => rig.proxy.handle_received(Conn::Client(client), &request, now),
+        }
+        // Its entry is nobody else's, and nobody else is sent what is still sent on its channels.
+        rig.turn();
+        let other = rig.client();
+        assert_ne!(other, client);
+        rig.until_there_are(0, true);
+        assert_eq!(rig.told(Conn::Client(other)), "");
+        assert_eq!(rig.proxy.subscription_counts(), [0; 4]);
+        let told = rig.told(Conn::Client(client)).replace("*3 $7 message $9 channel-0 $1 m ", "");
+        let verb = line.split(' ').next().unwrap();
+        match verb {
+            "UNSUBSCRIBE" => assert!(told.starts_with(&unsubscribed), "{verb}"),
+            "RESET" => assert!(told.starts_with("+RESET "), "{told}"),
+            "QUIT" => assert_eq!(told, "+OK "),
+            _ => assert_eq!(told, ""),
+        }
+        assert_eq!(rig.closed.contains(&Conn::Client(client)), matches!(verb, "" | "QUIT"));
+        if matches!(verb, "" | "QUIT") {
+            let next: Vec<u32> = (0..10).map(|_| rig.client()).collect();
+            assert!(next.contains(&client), "its entry is free: {client} {next:?}");
+        }
+    }
+}
+
+#[test]
+fn very_many_channels_that_no_node_confirms_are_left_in_pieces_and_an_error_says_so() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.subscriber_of_very_many();
+    rig.until_there_are(VERY_MANY, false);
+    rig.pass(4_800);
+    assert_eq!(rig.proxy.subscription_counts()[0], VERY_MANY);
+    rig.until_there_are(0, false);
+    let told = rig.told(Conn::Client(client));
+    assert!(told.starts_with("-ERR ") && told.matches(' ').count() < 40, "{told}");
+    assert_eq!(rig.proxy.subscription_counts(), [0; 4]);
+    rig.ask(client, "PING");
+    assert_eq!(rig.told(Conn::Client(client)), "+PONG ");
 }
 
 #[test]
@@ -1863,6 +2019,57 @@ fn tryagain_to_each_part_of_huge_requests_takes_work_that_grows_as_they_do() {
     }
 }
 
+/// Parts of one request do not wait for each other.
+#[test]
+fn key_that_is_set_twice_keeps_its_last_value_when_its_request_is_divided() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.warm();
+    let (one, two) = (key("a", true), key("b", true));
+    let line = format!("MSET {one} 1 {two} 2 {one} 3");
+    rig.proxy.handle_received(Conn::Client(client), &words(&line), rig.now());
+    rig.turn();
+    let (value, refused) = (RefCell::new(String::new()), Cell::new(false));
+    rig.answer_all(|_, words| {
+        let names: Vec<&str> = words[1..].chunks(2).map(|pair| pair[0]).collect();
+        if names.iter().any(|name| *name != names[0]) {
+            return "-TRYAGAIN x\r\n".into();
+        }
+        // The first of them is refused for a moment: what was behind it runs before.
+        if names[0] == one && !refused.replace(true) {
+            return "-LOADING x\r\n".into();
+        }
+        if names[0] == one {
+            *value.borrow_mut() = words[words.len() - 1].to_owned();
+        }
+        "+OK\r\n".into()
+    });
+    assert_eq!(rig.told(Conn::Client(client)), "+OK ");
+    assert_eq!(value.into_inner(), "3");
+}
+
+#[test]
+fn key_that_is_asked_for_twice_is_answered_twice_when_its_request_is_divided() {
+    for more in ["", &format!(" {}", key("c", false))] {
+        let mut rig = Rig::new(Settings::default());
+        let client = rig.warm();
+        let (one, two) = (key("a", true), key("b", true));
+        let line = format!("MGET {one} {two} {one}{more}");
+        rig.proxy.handle_received(Conn::Client(client), &words(&line), rig.now());
+        rig.turn();
+        rig.answer_all(|_, words| match words[1..].iter().any(|name| *name != words[1]) {
+            true => "-TRYAGAIN x\r\n".into(),
+            false => {
+                let name = &words[1][words[1].len() - 1..];
+                format!("*{}\r\n", words.len() - 1)
+                    + &format!("$1\r\n{name}\r\n").repeat(words.len() - 1)
+            }
+        });
+        let last = if more.is_empty() { "" } else { "$1 c " };
+        let count = if more.is_empty() { 3 } else { 4 };
+        assert_eq!(rig.told(Conn::Client(client)), format!("*{count} $1 a $1 b $1 a {last}"));
+    }
+}
+
 #[test]
 fn moved_to_each_part_of_huge_requests_takes_work_that_grows_as_they_do() {
     for requests in [1, 3] {
@@ -2093,6 +2300,61 @@ fn command_for_a_node_that_leaves_while_it_waits_is_refused_and_never_sent_to_it
         let name = line.split(' ').next().unwrap();
         assert!(!rig.sent.iter().any(|of| of.1.contains(name)), "{:?}", rig.sent);
     }
+}
+
+/// As above: between two looks of a walk the node that a slot was leaving for is lost, and another
+/// one has come that it leaves for by now.
+#[test]
+fn node_in_the_place_of_one_that_a_walk_has_looked_at_is_looked_at_too() {
+    let mut rig = Rig::new(Settings::default());
+    let client = rig.client();
+    let key = key("k", true);
+    let tag = &key[..key.len() - 1];
+    let slot = slot_of(key.as_bytes());
+    rig.ask(client, &format!("SCAN 0 MATCH {tag}*"));
+    let (mut looked_at, mut moved) = (Vec::new(), false);
+    for _ in 0..60 {
+        rig.let_in(true);
+        let first = rig.backend_of(1);
+        // Between what was found where it goes and the last look at where it leaves.
+        if looked_at == [1, 1, 2] && !moved {
+            moved = true;
+            for (number, version) in [(3, 1), (4, 2)] {
+                rig.proxy.handle_topology(map_with_second(number, version), rig.now());
+                rig.settle();
+            }
+        }
+        let target = if moved { 4 } else { 2 };
+        let mut asked = vec![first];
+        asked.extend(rig.addresses.iter().filter(|of| of.1 == node(target)).map(|of| of.0));
+        for backend in asked {
+            let told = rig.told(Conn::Backend(backend));
+            let (mut rest, mut answers) = (told.as_str(), String::new());
+            let number = if backend == first { 1 } else { target };
+            while let Some((words, behind)) = first_request(rest) {
+                rest = behind;
+                answers += &match (words[0], number) {
+                    ("EXISTS", 1) => format!("-ASK_{slot}_10.0.0.{target}:7000 "),
+                    ("ASKING", _) => "+OK ".into(),
+                    ("EXISTS", _) => ":0 ".into(),
+                    ("CLUSTER", _) if words[1] == "INFO" => "$18 cluster_my_epoch:1 ".into(),
+                    ("CLUSTER", 4) => format!("*1 ${} {key} ", key.len()),
+                    ("CLUSTER", _) => "*0 ".into(),
+                    // Who let us in has answered.
+                    _ => String::new(),
+                };
+                if words[0] == "CLUSTER" && words[1] != "INFO" {
+                    looked_at.push(number);
+                }
+            }
+            if !answers.is_empty() {
+                rig.answer(backend, &answers);
+            }
+        }
+        rig.settle();
+    }
+    let told = rig.told(Conn::Client(client));
+    assert!(moved && told.contains(&key), "{told}; looked at {looked_at:?}");
 }
 
 /// PROXY NODE: as above, but who may ask single nodes is told which it was.

@@ -151,12 +151,34 @@ impl Process {
         self.status_field("VmRSS:")
     }
 
+    /// How long those of its threads that are meant have waited for a CPU so far, by their names.
+    pub fn starved(&self, is_meant: impl Fn(&str) -> bool) -> Duration {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.id()));
+        let of = |thread: PathBuf| {
+            let name = std::fs::read_to_string(thread.join("comm")).unwrap_or_default();
+            if is_meant(name.trim_end()) { starved(&thread) } else { Duration::ZERO }
+        };
+        threads.into_iter().flatten().flatten().map(|thread| of(thread.path())).sum()
+    }
+
     fn status_field(&self, field: &str) -> u64 {
         let text =
             std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap_or_default();
         let line = text.lines().find(|line| line.starts_with(field)).unwrap_or_default();
         line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0)
     }
+}
+
+/// How long a thread has waited for a CPU so far (proc(5): schedstat).
+fn starved(thread: &Path) -> Duration {
+    let text = std::fs::read_to_string(thread.join("schedstat")).unwrap_or_default();
+    let nanos = text.split_whitespace().nth(1).and_then(|field| field.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}
+
+/// The same of the calling thread.
+pub fn starved_here() -> Duration {
+    starved(Path::new("/proc/thread-self"))
 }
 
 impl Drop for Process {

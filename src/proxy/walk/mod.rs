@@ -157,6 +157,12 @@ struct Move {
     to: u16,
 }
 
+impl Move {
+    fn names(self, node: u16) -> bool {
+        [self.from, self.to].contains(&node)
+    }
+}
+
 /// One SCAN of a client.
 #[derive(Debug)]
 pub struct Walk {
@@ -276,6 +282,15 @@ impl Walk {
             _ => return None,
         };
         Some(())
+    }
+
+    /// Whether it still has to tell this node from others.
+    pub fn names(&self, node: u16) -> bool {
+        match &self.stage {
+            Stage::Target(step, _) | Stage::Confirm(step, _) => step.names(node),
+            Stage::Follow(step, _) | Stage::Assure(step, _) => step.names(node),
+            _ => false,
+        }
     }
 
     pub fn write_question(&self, question: &Question, nonce: u64, out: &mut Vec<u8>) {
