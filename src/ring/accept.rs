@@ -129,7 +129,8 @@ impl Ring {
         if !std::mem::take(&mut self.accepts_due) {
             return false;
         }
-        (0..self.listeners.len() as u32).fold(false, |more, index| more | self.arm_accepts_of(index))
+        (0..self.listeners.len() as u32)
+            .fold(false, |more, index| more | self.arm_accepts_of(index))
     }
 
     fn arm_accepts_of(&mut self, index: u32) -> bool {
