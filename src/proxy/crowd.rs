@@ -11,8 +11,8 @@ use crate::command::{Args, Command};
 /// A client that has nothing under way and asks for so little.
 const LIGHT_BYTES: usize = 1024;
 
-/// For so long after it somebody with little to ask is about, and for so many turns: what takes long
-/// may be a turn of ours, in which nobody could ask for anything.
+/// For so long after it somebody with little to ask is about, and for so many turns: what takes
+/// long may be a turn of ours, in which nobody could ask for anything.
 const LIGHT_MS: u64 = 10;
 const LIGHT_TURNS: u32 = 16;
 
@@ -118,8 +118,8 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
-    /// How many requests a client may run in one go while others are about who ask for little, of so
-    /// many bytes that are there.
+    /// How many requests a client may run in one go, of so many bytes that are there, while others
+    /// are about who ask for little.
     #[inline]
     pub(super) fn go_max(&self, bytes: usize) -> u32 {
         let late = bytes > LIGHT_BYTES && self.is_much_under_way();
