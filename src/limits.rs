@@ -215,6 +215,11 @@ const _: () = {
 /// Submissions that fit one turn before the ring submits early (io-uring.md 8.2).
 pub const RING_SUBMISSIONS: u32 = 4096;
 
+/// Clients that one listener lets in with one enter, and sockets that are ended with it: each takes
+/// the kernel, and us, some microseconds, in which nobody else is served.
+pub const ACCEPTS_AT_ONCE: u32 = 16;
+pub const ENDS_AT_ONCE: usize = 8;
+
 /// Completions that the kernel may post before it falls back to its slow overflow list.
 pub const RING_COMPLETIONS: u32 = 16384;
 

@@ -507,6 +507,7 @@ impl Worker {
             }
             Action::StopReading { socket } => self.ring.pause(id_of(socket)),
             Action::StartReading { socket } => self.ring.resume(id_of(socket)),
+            Action::Close { conn: Conn::Client(_), socket } => self.ring.close_soon(id_of(socket)),
             Action::Close { socket, .. } => self.ring.close(id_of(socket)),
             Action::Connect { backend, address } => self.connect(pool, backend, address),
             Action::Report(report) => {

@@ -11,11 +11,17 @@ use crate::command::{Args, Command};
 /// A client that has nothing under way and asks for so little.
 const LIGHT_BYTES: usize = 1024;
 
-/// For so long after it somebody with little to ask is about.
+/// For so long after it somebody with little to ask is about, and for so many turns: what takes
+/// long may be a turn of ours, in which nobody could ask for anything.
 const LIGHT_MS: u64 = 10;
+const LIGHT_TURNS: u32 = 16;
 
 /// Requests that one client may run in one go then.
 pub(super) const GO_MAX: u32 = 64;
+
+/// The same of one that has sent much at once, where as many are under way as should be: it comes
+/// anew, or nothing else has let it go on for a while.
+const GO_LATE: u32 = 8;
 
 /// Requests under way with which those who wait for their next go wait on, but for one of them each
 /// millisecond.
@@ -35,6 +41,8 @@ pub(super) struct Crowd {
     pub effort: u64,
     /// Until when somebody with little to ask is taken to be about.
     light_until_ms: u64,
+    /// And for how many turns more.
+    light_turns: u32,
     /// When one of those who wait was last let go in spite of `UNDER_WAY_MAX`.
     let_go_ms: u64,
     /// Those in the list of who may go on are there for their next go only.
@@ -47,12 +55,19 @@ impl Crowd {
     pub(super) fn note(&mut self, bytes: usize, now: Now) {
         if bytes <= LIGHT_BYTES {
             self.light_until_ms = now.ms + LIGHT_MS;
+            self.light_turns = LIGHT_TURNS;
         }
+    }
+
+    /// A turn is over.
+    #[inline]
+    pub(super) fn end_turn(&mut self) {
+        self.light_turns = self.light_turns.saturating_sub(1);
     }
 
     #[inline]
     pub(super) fn is_mixed(&self, now: Now) -> bool {
-        now.ms < self.light_until_ms
+        now.ms < self.light_until_ms || self.light_turns > 0
     }
 }
 
@@ -103,6 +118,18 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
+    /// How many requests a client may run in one go, of so many bytes that are there, while others
+    /// are about who ask for little.
+    #[inline]
+    pub(super) fn go_max(&self, bytes: usize) -> u32 {
+        let late = bytes > LIGHT_BYTES && self.is_much_under_way();
+        if late { GO_LATE } else { GO_MAX }
+    }
+
+    fn is_much_under_way(&self) -> bool {
+        self.requests.open_count() >= UNDER_WAY_MAX + self.blocked_clients
+    }
+
     /// When the next of those who may go on does.
     pub(super) fn go_deadline(&self) -> u64 {
         let wait = u64::from(self.crowd.waits);
@@ -119,12 +146,34 @@ impl Proxy {
         if !self.clients[c].held_back || !mixed {
             return false;
         }
-        let most = UNDER_WAY_MAX + self.blocked_clients;
-        if self.requests.open_count() < most {
+        if !self.is_much_under_way() {
             return false;
         }
         let waits = self.crowd.let_go_ms == self.now.ms;
         self.crowd.let_go_ms = self.now.ms;
         waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_little_is_about_for_a_while_and_after_a_long_turn_all_the_same() {
+        let (mut crowd, at) = (Crowd::default(), |ms| Now { ms, unix_us: 0 });
+        crowd.note(LIGHT_BYTES + 1, at(5));
+        assert!(!crowd.is_mixed(at(5)), "that was much");
+        crowd.note(LIGHT_BYTES, at(5));
+        // Many short turns, and then time passes.
+        (0..100).for_each(|_| crowd.end_turn());
+        assert!(crowd.is_mixed(at(4 + LIGHT_MS)));
+        assert!(!crowd.is_mixed(at(5 + LIGHT_MS)));
+        // One turn takes a second; nobody could ask meanwhile.
+        crowd.note(1, at(20));
+        crowd.end_turn();
+        assert!(crowd.is_mixed(at(1_020)));
+        (1..LIGHT_TURNS).for_each(|_| crowd.end_turn());
+        assert!(!crowd.is_mixed(at(1_020)));
     }
 }

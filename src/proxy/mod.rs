@@ -559,6 +559,7 @@ impl Proxy {
         let mixed = self.crowd.is_mixed(self.now);
         self.flush_clients(if mixed { MUCH_OUTPUT_TURN_BYTES } else { usize::MAX });
         self.urgent |= !self.dirty_clients.is_empty();
+        self.crowd.end_turn();
         actions.append(&mut self.actions);
     }
 

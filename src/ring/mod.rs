@@ -4,6 +4,7 @@
 //! cancelled and counted is settled here (research/io-uring.md 8). The only `unsafe` of the crate.
 //! Not here: RESP, connections' meaning, time (`reactor` reads the clock).
 
+mod accept;
 mod buffers;
 mod heavy;
 mod memory;
@@ -25,9 +26,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::os::fd::OwnedFd;
-use std::os::fd::RawFd;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -54,6 +53,7 @@ pub use system::{terminal_size, trim_memory, user};
 pub use table::SocketId;
 pub use wake::Waker;
 
+use accept::Accepting;
 use buffers::Buffers;
 use heavy::Heavy;
 use queue::Completion;
@@ -66,7 +66,7 @@ use table::Table;
 use token::Kind;
 use token::Token;
 
-use crate::limits::HEAVY_BUFFER_COUNT;
+use crate::limits::{ENDS_AT_ONCE, HEAVY_BUFFER_COUNT};
 
 /// What has happened. After `close(id)`: at most one `Sent`, then `Gone`.
 #[derive(Debug)]
@@ -130,20 +130,6 @@ pub struct Counters {
     pub spin_hits: u64,
 }
 
-struct Accepting {
-    /// None: stopped.
-    fd: Option<OwnedFd>,
-    address: SocketAddr,
-    armed: bool,
-    stopping: bool,
-}
-
-impl Accepting {
-    fn raw_fd(&self) -> RawFd {
-        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
-    }
-}
-
 /// See the module. Not `Send`: it belongs to the thread that made it.
 pub struct Ring {
     // Dropped first: the kernel's side ends before the memory that it knows.
@@ -152,6 +138,10 @@ pub struct Ring {
     heavy: Heavy,
     table: Table,
     listeners: Vec<Accepting>,
+    /// An accept is over: see which are to be armed.
+    accepts_due: bool,
+    /// Sockets that are to be ended, some with each enter.
+    ending: VecDeque<SocketId>,
     waker: Waker,
     wake_armed: bool,
     /// Held open so that there is one descriptor to accept and refuse with.
@@ -207,6 +197,8 @@ impl Ring {
             heavy: Heavy::new(heavy),
             table: Table::default(),
             listeners: Vec::new(),
+            accepts_due: false,
+            ending: VecDeque::new(),
             waker,
             wake_armed: true,
             spare: Some(spare),
@@ -249,65 +241,6 @@ impl Ring {
     /// For other threads to wake this ring.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
-    }
-
-    // --- accepting --------------------------------------------------------------------------
-
-    /// Accepts from now on. Returns the number that events call this listener by: 0, 1, …
-    pub fn listen(&mut self, listener: Listener) -> u32 {
-        let index = self.listeners.len() as u32;
-        let address = listener.address();
-        let fd = Some(listener.fd);
-        self.listeners.push(Accepting { fd, address, armed: false, stopping: false });
-        self.arm_accept(index);
-        index
-    }
-
-    /// The address that a listener of this ring is bound to.
-    pub fn listener_address(&self, listener: u32) -> Option<SocketAddr> {
-        self.listeners.get(listener as usize).map(|of| of.address)
-    }
-
-    /// After `AcceptFailed`, once the reason may be gone.
-    pub fn accept_again(&mut self, listener: u32) {
-        self.arm_accept(listener);
-    }
-
-    /// After `AcceptFailed` with EMFILE or ENFILE: closes one waiting connection, with a
-    /// descriptor kept for this, so that its client need not wait for nothing.
-    /// WouldBlock: none waits.
-    pub fn refuse_one(&mut self, listener: u32) -> io::Result<()> {
-        self.accept_and_drop(listener)
-    }
-
-    /// Whether a listener may still bring a client, also after `stop_listening`.
-    pub fn is_listening(&self) -> bool {
-        !self.late.is_empty() || self.listeners.iter().any(|listener| listener.armed)
-    }
-
-    /// Accepts no more and closes the listeners. Connections that were made by then still come out
-    /// as events, as long as `is_listening`.
-    pub fn stop_listening(&mut self) {
-        for index in 0..self.listeners.len() as u32 {
-            let listener = &mut self.listeners[index as usize];
-            if listener.stopping {
-                continue;
-            }
-            listener.stopping = true;
-            if listener.armed {
-                self.cancel(Token { kind: Kind::Accept, generation: 0, index });
-            } else {
-                self.close_listener(index);
-            }
-        }
-    }
-
-    fn arm_accept(&mut self, index: u32) {
-        let Some(listener) = self.listeners.get_mut(index as usize) else { return };
-        if !listener.armed && !listener.stopping && listener.fd.is_some() {
-            listener.armed = true;
-            self.push(Op::Accept(index));
-        }
     }
 
     // --- sockets ----------------------------------------------------------------------------
@@ -427,8 +360,36 @@ impl Ring {
     /// Ends it now: nothing more is received or sent, also not what `send` was given after the
     /// last `enter`. `Gone` follows, and only then may the index be used again.
     pub fn close(&mut self, id: SocketId) {
+        if let Some(socket) = self.table.open(id) {
+            socket.closing = true;
+            self.end(id);
+        }
+    }
+
+    /// As `close`, in turn with others: an end is work of the kernel's, and everybody waits for it.
+    /// Nothing more is told of it from now on, but what it was given to send may go out. First come
+    /// those whose bytes go with them: memory may be short.
+    pub fn close_soon(&mut self, id: SocketId) {
         let Some(socket) = self.table.open(id) else { return };
-        socket.closing = true;
+        (socket.closing, socket.waits_to_end) = (true, true);
+        match socket.send {
+            Send::None => self.ending.push_back(id),
+            _ => self.ending.push_front(id),
+        }
+    }
+
+    /// True: some are left.
+    fn end_some(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(id) = self.ending.pop_front() else { break };
+            self.table.at(id.index).waits_to_end = false;
+            self.end(id);
+        }
+        !self.ending.is_empty()
+    }
+
+    fn end(&mut self, id: SocketId) {
+        let Some(socket) = self.table.get(id) else { return };
         if let Some(fd) = &socket.fd {
             socket::shut_down(fd);
         }
@@ -496,9 +457,9 @@ impl Ring {
         if let Some(error) = self.fatal.take() {
             return Err(error);
         }
-        let left_starving = self.feed_heavy() | self.feed_starved();
-        let waits =
-            !(self.urgent || left_starving || self.has_events()) && timeout != Some(Duration::ZERO);
+        let starving = self.feed_heavy() | self.feed_starved();
+        let left = starving | (self.end_some(ENDS_AT_ONCE) || self.arm_accepts());
+        let waits = !(self.urgent || left || self.has_events()) && timeout != Some(Duration::ZERO);
         if !waits {
             return self.submit(Wait::No);
         }
@@ -624,6 +585,7 @@ impl Drop for Ring {
     fn drop(&mut self) {
         self.stopping = true;
         self.stop_listening();
+        self.end_some(usize::MAX);
         if self.wake_armed {
             self.cancel(Token { kind: Kind::Wake, generation: 0, index: 0 });
         }
@@ -638,7 +600,7 @@ impl Drop for Ring {
                     _ => {}
                 }
             }
-            let armed = self.wake_armed || self.listeners.iter().any(|of| of.armed);
+            let armed = self.wake_armed || self.listeners.iter().any(Accepting::is_armed);
             if !armed && self.table.len() == 0 && self.kernel.sq.is_empty() {
                 return;
             }

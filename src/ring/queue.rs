@@ -32,8 +32,11 @@ const BATCH_DONE_MAX: usize = 4096;
 /// An operation, by what it is about: every pointer that the kernel gets is derived in `entry`.
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Op {
-    /// By listener index.
-    Accept(u32),
+    /// One client of a listener.
+    Accept {
+        listener: u32,
+        number: u32,
+    },
     Wake,
     /// The rest by socket index.
     Receive {
@@ -86,13 +89,12 @@ impl Ring {
 
     fn entry(&mut self, op: Op) -> squeue::Entry {
         match op {
-            Op::Accept(index) => {
-                let listener = &self.listeners[index as usize];
-                let token = Token { kind: Kind::Accept, generation: 0, index };
-                opcode::AcceptMulti::new(Fd(listener.raw_fd()))
+            Op::Accept { listener, number } => {
+                let fd = Fd(self.listeners[listener as usize].raw_fd());
+                opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut())
                     .flags(libc::SOCK_CLOEXEC)
                     .build()
-                    .user_data(token.encode())
+                    .user_data(Ring::accept_token(listener, number))
             }
             Op::Wake => {
                 let token = Token { kind: Kind::Wake, generation: 0, index: 0 };

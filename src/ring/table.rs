@@ -63,6 +63,8 @@ pub(super) struct Socket {
     pub send: Send,
     pub connecting: bool,
     pub closing: bool,
+    /// Closing, and not begun to be.
+    pub waits_to_end: bool,
     pub close_after_send: bool,
     /// What is being sent is the last, and leaves together with the end.
     pub last: bool,
@@ -128,6 +130,7 @@ impl Table {
             send: Send::None,
             connecting: false,
             closing: false,
+            waits_to_end: false,
             close_after_send: false,
             last: false,
             fair: false,

@@ -3,10 +3,6 @@
 //! Settled here, unseen by the caller: re-arming, lack of buffers, the rest of a send, stale
 //! completions, the end of a closed socket. Not here: submitting (`queue`).
 
-use std::io;
-use std::os::fd::FromRawFd;
-use std::os::fd::OwnedFd;
-
 use io_uring::cqueue;
 
 use super::Event;
@@ -34,7 +30,7 @@ impl Ring {
             Kind::Receive => self.take_receive(id, completion),
             Kind::ReceiveOne => self.take_receive_one(id, completion),
             Kind::Send | Kind::SendRest => self.take_send(id, completion.result),
-            Kind::Accept => self.take_accept(token.index, completion),
+            Kind::Accept => self.take_accept(token, completion.result),
             Kind::Connect => self.take_connect(id, completion.result),
             Kind::Wake => Some(self.take_wake()),
             // Only of cancels that found nothing: the operation was over already.
@@ -190,7 +186,7 @@ impl Ring {
         if socket.closing {
             self.finish(id);
         } else if socket.close_after_send {
-            self.close(id);
+            self.close_soon(id);
         }
         Event::Sent { id, buffer, ok }
     }
@@ -213,39 +209,6 @@ impl Ring {
         Some(Event::Connected { id, result })
     }
 
-    fn take_accept(&mut self, index: u32, completion: Completion) -> Option<Event> {
-        let Completion { result, flags, .. } = completion;
-        let last = !cqueue::more(flags);
-        let listener = &mut self.listeners[index as usize];
-        if last {
-            listener.armed = false;
-            if listener.stopping {
-                self.close_listener(index);
-            }
-        }
-        let listener = &self.listeners[index as usize];
-        let again = last && listener.fd.is_some();
-        if result >= 0 {
-            // SAFETY: a new descriptor from the kernel's accept, in no other hands.
-            let fd = unsafe { OwnedFd::from_raw_fd(result) };
-            if again {
-                self.counters.rearms += 1;
-                self.arm_accept(index);
-            }
-            return Some(Event::Accepted { id: self.table.add(fd), listener: index });
-        }
-        match -result {
-            _ if !again => None,
-            // Of the connection that was to be accepted, or of the moment.
-            libc::ECONNABORTED | libc::EINTR | libc::EAGAIN | libc::EPROTO => {
-                self.counters.rearms += 1;
-                self.arm_accept(index);
-                None
-            }
-            errno => Some(Event::AcceptFailed { listener: index, errno }),
-        }
-    }
-
     fn take_wake(&mut self) -> Event {
         self.wake_armed = false;
         if !self.stopping {
@@ -258,35 +221,11 @@ impl Ring {
     /// A closing socket: close(2) as soon as the kernel holds no operation of it.
     pub(super) fn finish(&mut self, id: SocketId) {
         let socket = self.table.at(id.index);
-        if !socket.closing || socket.is_busy() {
+        if !socket.closing || socket.waits_to_end || socket.is_busy() {
             return;
         }
         socket.fd = None;
         self.gone.push_back(id);
-    }
-
-    /// Closes a listener that accepts no more, and takes what waits there before: the kernel would
-    /// reset it. Another process that has the same socket may take it as well.
-    pub(super) fn close_listener(&mut self, index: u32) {
-        let Some(fd) = self.listeners.get_mut(index as usize).and_then(|of| of.fd.take()) else {
-            return;
-        };
-        while let Ok(socket) = socket::accept_now(&fd) {
-            let id = self.table.add(socket.into());
-            self.late.push_back((id, index));
-        }
-    }
-
-    /// Accepts one connection with the spare descriptor and drops it: for a caller that is out of
-    /// descriptors and must not leave clients waiting in the backlog.
-    pub(super) fn accept_and_drop(&mut self, index: u32) -> io::Result<()> {
-        let Some(fd) = self.listeners.get(index as usize).and_then(|of| of.fd.as_ref()) else {
-            return Ok(());
-        };
-        self.spare = None;
-        let dropped = socket::accept_now(fd).map(drop);
-        self.spare = socket::spare_descriptor().ok();
-        dropped
     }
 }
 

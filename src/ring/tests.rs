@@ -15,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
+use crate::limits::ACCEPTS_AT_ONCE;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
@@ -669,6 +670,67 @@ fn close_with_data_in_flight_tells_gone_only() {
     rig.check_clean();
 }
 
+/// How many of them have been told the end of their streams.
+fn count_ended(peers: &mut [TcpStream]) -> usize {
+    let has_ended = |peer: &&mut TcpStream| {
+        peer.set_nonblocking(true).unwrap();
+        let said = peer.peek(&mut [0]);
+        !matches!(said, Ok(1)) && said.map_err(|error| error.kind()) != Err(ErrorKind::WouldBlock)
+    };
+    peers.iter_mut().filter(has_ended).count()
+}
+
+#[test]
+fn many_that_are_closed_soon_end_a_few_with_each_enter_and_tell_nothing_more() {
+    const COUNT: usize = 5 * ENDS_AT_ONCE;
+    let mut rig = Rig::new();
+    let (mut peers, ids): (Vec<_>, Vec<_>) = (0..COUNT).map(|_| rig.pair()).unzip();
+    ids.iter().for_each(|&id| rig.ring.receive_fairly(id));
+    rig.turn(0);
+    ids.iter().for_each(|&id| rig.ring.close_soon(id));
+    peers.iter_mut().for_each(|peer| peer.write_all(b"too late").unwrap());
+    for round in 1..=COUNT / ENDS_AT_ONCE {
+        rig.turn(0);
+        let so_far = round * ENDS_AT_ONCE;
+        assert!(count_ended(&mut peers) <= so_far && rig.gone.len() <= so_far);
+        // They are closing all the same.
+        ids.iter().for_each(|&id| rig.ring.close(id));
+    }
+    assert!(rig.ring.ending.is_empty());
+    rig.until(|rig| rig.gone.len() == COUNT);
+    assert_eq!((rig.all_received(), rig.ended.len()), (0, 0));
+    rig.check_clean();
+}
+
+#[test]
+fn socket_closed_soon_with_bytes_to_send_ends_before_others_and_gives_them_back() {
+    const LEN: usize = 16 * 1024 * 1024;
+    let mut rig = Rig::new();
+    let (peers, ids): (Vec<_>, Vec<_>) = (0..2 * ENDS_AT_ONCE).map(|_| rig.pair()).unzip();
+    let last = ids[ids.len() - 1];
+    rig.ring.send(last, pattern(9, LEN));
+    rig.turn(0);
+    ids.iter().for_each(|&id| rig.ring.close_soon(id));
+    assert!(rig.sent.is_empty(), "went out at once: no test");
+    rig.turn(0);
+    assert!(!rig.ring.table.at(last.index).waits_to_end);
+    assert_eq!(rig.ring.ending.len(), ENDS_AT_ONCE);
+    rig.until(|rig| rig.is_gone(last));
+    let (of, buffer, ok) = &rig.sent[0];
+    assert!(*of == last && *buffer == pattern(9, LEN) && !ok);
+    // What was given to be sent before may go out or not; it comes back once.
+    let (mut peer, early) = rig.pair();
+    rig.ring.send(early, b"bye".to_vec());
+    rig.ring.close_soon(early);
+    rig.until(|rig| rig.ring.sockets() == 0);
+    let mut said = Vec::new();
+    peer.read_to_end(&mut said).unwrap();
+    assert!(said == b"bye" || said.is_empty(), "{said:?}");
+    assert_eq!((rig.sent.len(), rig.gone.len()), (2, 2 * ENDS_AT_ONCE + 1));
+    drop(peers);
+    rig.check_clean();
+}
+
 #[derive(Copy, Clone, PartialEq)]
 enum Step {
     Close,
@@ -758,6 +820,8 @@ fn index_is_reused_after_gone_only() {
 #[test]
 fn ring_dropped_in_full_use_lets_go_of_everything() {
     let mut rig = Rig::new();
+    let (mut soon, ids): (Vec<_>, Vec<_>) = (0..3 * ENDS_AT_ONCE).map(|_| rig.pair()).unzip();
+    ids.iter().for_each(|&id| rig.ring.receive_fairly(id));
     let listener = rig.ring.listen(listen(LOOPBACK.parse().unwrap(), None).unwrap());
     let address = rig.ring.listener_address(listener);
     let (mut peer, id) = rig.pair();
@@ -765,7 +829,9 @@ fn ring_dropped_in_full_use_lets_go_of_everything() {
     rig.ring.send(id, vec![1; 16 * 1024 * 1024]);
     rig.turn(0);
     peer.write_all(b"unread").unwrap();
+    ids.iter().for_each(|&id| rig.ring.close_soon(id));
     drop(rig);
+    assert!(soon.iter_mut().all(|peer| matches!(peer.read(&mut [0]), Ok(0) | Err(_))));
     let mut rest = Vec::new();
     let _ = peer.read_to_end(&mut rest);
     assert!(rest.len() < 16 * 1024 * 1024);
@@ -848,6 +914,37 @@ fn storm_of_connections_is_accepted_whole() {
     rig.turn(0);
     rig.turn(0);
     assert!(TcpStream::connect(address).is_err());
+    rig.check_clean();
+}
+
+#[test]
+fn clients_that_have_piled_up_are_let_in_a_few_with_each_enter() {
+    let mut rig = Rig::new();
+    let listener = listen(LOOPBACK.parse().unwrap(), None).unwrap();
+    let address = listener.address();
+    let connect = |count| -> Vec<TcpStream> {
+        (0..count).map(|_| TcpStream::connect(address).unwrap()).collect()
+    };
+    // Nobody looks meanwhile: before anything is accepted, and with accepts in the kernel's hands.
+    let mut peers = connect(100);
+    rig.ring.listen(listener);
+    let few = |rig: &mut Rig, all: usize| {
+        while rig.accepted.len() < all {
+            let before = rig.accepted.len();
+            // Would take a minute if it waited while somebody else does.
+            rig.turn(60_000);
+            let came = rig.accepted.len() - before;
+            assert!(came <= ACCEPTS_AT_ONCE as usize, "{came} with one enter");
+        }
+        let enters = rig.ring.counters().enters;
+        assert!(enters <= 2 * all as u64, "{enters} enters for {all}");
+    };
+    few(&mut rig, 100);
+    rig.turn(10);
+    peers.extend(connect(100));
+    few(&mut rig, 200);
+    rig.ring.stop_listening();
+    rig.until(|rig| !rig.ring.is_listening());
     rig.check_clean();
 }
 
@@ -1098,7 +1195,10 @@ fn random_step(rig: &mut Rig, talks: &mut [Talk], random: &mut Random) {
             talk.paused = false;
         }
         95 => {
-            rig.ring.close(talk.id);
+            match random.below(2) {
+                0 => rig.ring.close(talk.id),
+                _ => rig.ring.close_soon(talk.id),
+            }
             let seed = random.below(1 << 40);
             *talk = Talk::new(rig, seed);
         }

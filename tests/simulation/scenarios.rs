@@ -974,6 +974,27 @@ fn long_pipeline_goes_on_in_pieces_while_somebody_asks_for_little() {
 }
 
 #[test]
+fn turn_that_took_long_lets_no_pipeline_run_whole_beside_who_asks_for_little() {
+    let mut rig = Rig::new(Settings::default());
+    let (long, short) = (rig.client(), rig.client());
+    let line = words("PING").repeat(300);
+    let answered = |rig: &mut Rig| rig.told(Conn::Client(long)).matches("+PONG").count();
+    rig.proxy.handle_received(Conn::Client(short), &words("PING"), rig.now());
+    rig.turn();
+    // In which the short one could not be heard.
+    rig.now_ms += 500;
+    rig.proxy.handle_received(Conn::Client(long), &line, rig.now());
+    rig.turn();
+    let first = answered(&mut rig);
+    assert!((1..=128).contains(&first), "{first} in one turn");
+    (0..20).for_each(|_| rig.turn());
+    assert_eq!(answered(&mut rig), 300 - first);
+    rig.proxy.handle_received(Conn::Client(long), &line, rig.now());
+    rig.turn();
+    assert_eq!(answered(&mut rig), 300, "nobody asks for little any more");
+}
+
+#[test]
 fn long_pipelines_leave_the_nodes_to_others_and_go_on_all_the_same() {
     let mut rig = Rig::new(Settings::default());
     let short = rig.client();
@@ -991,6 +1012,8 @@ fn long_pipelines_leave_the_nodes_to_others_and_go_on_all_the_same() {
     // Each has had a go; from now on they go on as answers come, and somebody asks for little.
     rig.turn();
     let mut asked = rig.told(Conn::Backend(backend)).matches("INCR").count();
+    // The last of them a small one: enough were under way by then.
+    assert!((256..256 + 2 * 64 + 20 * 8).contains(&asked), "{asked}");
     let mut answered = 0;
     for _ in 0..10_000 {
         let some = (asked - answered).min(50);
