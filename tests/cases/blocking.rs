@@ -2,14 +2,14 @@
 //!
 //! Not here: every reply text (`tests/conformance`).
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::bench::{answers, flavour, shared, with};
-use crate::support::client::{Client, Got, request};
+use crate::support::client::{Client, Got, PATIENCE, request};
 use crate::support::cluster::{Cluster, Flavour};
 use crate::support::keys::key_of_slot;
 use crate::support::proxy::Proxy;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, is_strict, millis, seconds, wait_until};
 
 fn block(client: &mut Client, line: &str) {
     client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
@@ -74,7 +74,7 @@ fn a11_who_sees_a_client_blocked_can_wake_it() {
     for n in 0..30 {
         let key = format!("a11-seen-{n}");
         let mut client = proxy.client();
-        block(&mut client, &format!("XREAD BLOCK 5000 STREAMS {key} $"));
+        block(&mut client, &format!("XREAD BLOCK 0 STREAMS {key} $"));
         wait_blocked(&proxy, 1);
         other.run(&format!("XADD {key} 1-1 f v"));
         assert!(client.read().text().contains("1-1"), "round {n}");
@@ -98,7 +98,7 @@ fn a11_two_hundred_blocked_clients_hinder_nobody() {
     for (n, client) in blocked.iter_mut().enumerate() {
         let start = Instant::now();
         assert_eq!(other.run(&format!("RPUSH many-{n} {n}")).integer(), 1);
-        assert!(start.elapsed() < millis(500), "RPUSH took {:?}", start.elapsed());
+        assert!(start.elapsed() < goal(millis(500)), "RPUSH took {:?}", start.elapsed());
         assert_eq!(client.read().items()[1].string(), n.to_string());
     }
     wait_blocked(&proxy, 0);
@@ -148,7 +148,7 @@ fn a12_nothing_is_popped_for_a_client_that_has_left() {
     let mut client = proxy.client();
     client.send(b"SET a12-elder 1\r\nBLPOP a12-last 0\r\n");
     client.end_sending();
-    let (bytes, closed) = client.read_until_quiet(seconds(2));
+    let (bytes, closed) = client.read_until_quiet(PATIENCE);
     assert!(closed && (bytes.is_empty() || bytes.starts_with(b"+OK\r\n")));
     let mut other = proxy.client();
     other.run("RPUSH a12-last kept");
@@ -178,7 +178,7 @@ fn blocked_command_follows_its_slot() {
     let proxy = Proxy::start(&cluster);
     let key = key_of_slot("follow", 55);
     let mut client = proxy.client();
-    block(&mut client, &format!("BLPOP {key} 20"));
+    block(&mut client, &format!("BLPOP {key} 0"));
     wait_blocked(&proxy, 1);
     cluster.migrate_slot(55, 0, 2);
     // The node looks after its blocked clients once in a while.
@@ -194,14 +194,15 @@ fn blocked_command_outlives_its_connection_and_keeps_its_time_out() {
     let key = cluster.key_on(0, "cut");
     let start = Instant::now();
     let (mut timed, mut endless) = (proxy.client(), proxy.client());
-    block(&mut timed, &format!("BLPOP {key} 2"));
+    // Both are blocked when the connections are cut, also where that takes a while.
+    let wait = if is_strict() { 2 } else { 5 };
+    block(&mut timed, &format!("BLPOP {key} {wait}"));
     block(&mut endless, &format!("BLPOP {key}2 0"));
     wait_blocked(&proxy, 2);
-    std::thread::sleep(millis(500));
     cluster.nodes[0].run("CLIENT KILL TYPE normal SKIPME yes");
     assert_eq!(timed.read().text(), "nil-array");
-    let took = start.elapsed();
-    assert!((Duration::from_millis(1_900)..seconds(4)).contains(&took), "{took:?}");
+    let (took, least) = (start.elapsed(), seconds(wait) - millis(100));
+    assert!(took >= least && took < seconds(wait) + goal(seconds(2)), "{took:?}");
     wait_blocked(&proxy, 1);
     proxy.client().run(&format!("RPUSH {key}2 late"));
     assert_eq!(endless.read().items()[1].string(), "late");
@@ -237,12 +238,9 @@ fn fail_over_does_not_end_a_wait() {
     let proxy = Proxy::start(&cluster);
     let key = cluster.key_on(0, "failover");
     let mut client = proxy.client();
-    block(&mut client, &format!("BLPOP {key} 30"));
+    block(&mut client, &format!("BLPOP {key} 300"));
     wait_blocked(&proxy, 1);
-    assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVER").text(), "OK");
-    wait_until(seconds(20), "the replica to be the primary", || {
-        cluster.nodes[3].run("ROLE").items()[0].string() == "master"
-    });
+    cluster.failover(3);
     std::thread::sleep(millis(500));
     wait_until(seconds(10), "a push", || !proxy.client().run(&format!("RPUSH {key} x")).is_error());
     assert_eq!(client.read().items()[1].string(), "x");
@@ -253,7 +251,7 @@ fn wait_counts_replicas_that_have_what_the_client_wrote() {
     let cluster = Cluster::three_and_three(flavour());
     let proxy = Proxy::start(&cluster);
     let (mut client, key) = (proxy.client(), cluster.key_on(1, "wait"));
-    let lines = [&format!("SET {key} 1"), "WAIT 1 5000", "PING", "WAIT 0 0", "WAIT x 1"];
+    let lines = [&format!("SET {key} 1"), "WAIT 1 60000", "PING", "WAIT 0 0", "WAIT x 1"];
     let texts = answers(&mut client, &lines);
     assert_eq!(texts[..4], ["OK", "1", "PONG", "1"]);
     assert_eq!(texts[4], "-ERR value is not an integer or out of range");
@@ -266,7 +264,7 @@ fn wait_counts_replicas_that_have_what_the_client_wrote() {
     let start = Instant::now();
     assert_eq!(client.run("WAIT 1 400").integer(), 0, "it cannot have the second write");
     let took = start.elapsed();
-    assert!((millis(390)..seconds(2)).contains(&took), "{took:?}");
+    assert!(took >= millis(390) && took < goal(seconds(2)), "{took:?}");
     block(&mut client, "WAIT 1 0");
     wait_blocked(&proxy, 1);
     cluster.nodes[4].process.resume();

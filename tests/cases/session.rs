@@ -233,7 +233,7 @@ fn refused_and_later_commands_answer_one_error() {
         "MODULE LOAD x",
     ] {
         client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
-        let Got::Reply(reply) = client.read_within(seconds(5)) else { panic!("{line}: no answer") };
+        let reply = client.read();
         assert!(reply.is_error(), "{line} answered {}", reply.text());
         assert_eq!(client.run("PING").text(), "PONG", "after {line}");
         let name = line.split(' ').next().expect("a word");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::client::request;
 use crate::support::reply::{self, Reply, Unread};
-use crate::support::{millis, seconds};
+use crate::support::{millis, patience, seconds};
 
 /// What has happened to all of them.
 #[derive(Default, Debug)]
@@ -63,10 +63,10 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     fn connect(port: u16, tally: &'a Tally) -> Option<Line<'a>> {
         let address = ([127, 0, 0, 1], port).into();
-        match TcpStream::connect_timeout(&address, seconds(5)) {
+        match TcpStream::connect_timeout(&address, patience(seconds(5))) {
             Ok(stream) => {
                 stream.set_nodelay(true).unwrap();
-                stream.set_read_timeout(Some(seconds(10))).unwrap();
+                stream.set_read_timeout(Some(patience(seconds(10)))).unwrap();
                 Tally::add(&tally.connected);
                 Some(Line { stream, buffer: Vec::new(), owed: 0, tally })
             }

@@ -11,7 +11,7 @@ use crate::support::cluster::{Cluster, Flavour};
 use crate::support::ports::free_port;
 use crate::support::process::{Folder, Process};
 use crate::support::proxy::program;
-use crate::support::{goal, millis, seconds, wait_until};
+use crate::support::{goal, is_strict, millis, patience, seconds, wait_until};
 
 /// Processes one after the other at the same address.
 struct Chain {
@@ -166,8 +166,7 @@ pub fn expect_no_pause(what: &str, limit: Duration, calm: (u64, u64), times: (u6
          {calm_reply} ms, {calm_gap} ms)"
     );
     // On a machine that others use each hand on the way may be as late as the latest was before.
-    let is_strict = goal(limit) == limit;
-    let late = if is_strict { 0 } else { HANDS * calm_reply.max(calm_gap) };
+    let late = if is_strict() { 0 } else { HANDS * calm_reply.max(calm_gap) };
     let most = goal(limit).as_millis() as u64 + late;
     assert!(reply.max(gap) <= most, "{what}: {reply} ms and {gap} ms, at most {most} ms");
 }
@@ -229,9 +228,9 @@ fn node_that_hangs_does_not_keep_the_next_process_waiting() {
     assert_eq!(client.run(&incr).text(), "1");
     cluster.nodes[2].process.stop();
     let start = Instant::now();
-    let _new = chain.replace(old, &["--connect-timeout-ms", "30000"]);
+    let _new = chain.replace(old, &["--connect-timeout-ms", "60000"]);
     assert_eq!(client.run(&incr).text(), "2");
-    assert!(start.elapsed() < seconds(8), "{:?}", start.elapsed());
+    assert!(start.elapsed() < goal(seconds(8)).min(seconds(50)), "{:?}", start.elapsed());
     cluster.nodes[2].process.resume();
     let late = format!("INCR {}", cluster.key_on(2, "hangs"));
     wait_until(seconds(10), "the node to be used", || !client.run(&late).is_error());
@@ -321,7 +320,7 @@ fn subscriber_is_told_to_move_and_closed_when_another_process_takes_over() {
     let moving = subscriber.read().text();
     assert!(moving.starts_with(">[\"MOVING\", ") && moving.ends_with(", 1, null]"), "{moving}");
     subscriber.expect_closed();
-    assert!(start.elapsed() < seconds(5), "{:?}", start.elapsed());
+    assert!(start.elapsed() < goal(seconds(5)), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -454,12 +453,14 @@ fn drain_tells_those_who_wish_to_know_and_serves_who_still_asks() {
     let moving = told.read().text();
     assert!(moving.starts_with(">[\"MOVING\", ") && moving.ends_with(", 1, null]"), "{moving}");
     // Neither the one that has time to go nor one that never falls silent is cut.
-    let start = Instant::now();
-    while start.elapsed() < millis(400) {
+    let (start, mut ended) = (Instant::now(), false);
+    while start.elapsed() < millis(400) || !ended {
         busy(&mut resp2);
         busy(&mut told);
+        // Silent for long enough.
+        ended = ended || untold.read_within(millis(1)) == Got::Closed;
+        assert!(start.elapsed() < patience(millis(400)), "a silent one is kept");
     }
-    assert_eq!(untold.read_within(millis(10)), Got::Closed, "silent for long enough");
     let status = process.wait(seconds(5)).and_then(|status| status.code());
     assert_eq!(status, Some(0), "{}", chain.log(1));
     assert!(chain.log(1).contains("drained clients_cut=0"), "{}", chain.log(1));
