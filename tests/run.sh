@@ -66,16 +66,16 @@ limit_of() {
     format) echo 60 ;;
     lint) echo 600 ;;
     unit) echo 900 ;;
-    program) echo 300 ;;
+    program) echo 600 ;;
     conformance) echo 600 ;;
-    cases | cases-valkey) echo 600 ;;
+    cases | cases-valkey) echo 900 ;;
     clients) echo 900 ;;
     tcl) echo 600 ;;
     suites) echo 900 ;;
     simulation) echo 900 ;;
     # Long: 20 million executions of twelve targets take an hour of CPU, and libFuzzer another one.
     fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 600 ;;
-    chaos) echo 600 ;;
+    chaos) echo 900 ;;
     demo) echo 600 ;;
     page) echo 300 ;;
     esac

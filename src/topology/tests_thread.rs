@@ -193,10 +193,12 @@ impl Drop for Rig {
     }
 }
 
-/// A place where nobody listens.
+/// A place where nobody listens, nor can: its port is held for as long as the process lives.
 fn nowhere() -> Endpoint {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    Endpoint { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() }
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = Box::leak(Box::new(socket)).local_addr().unwrap().as_socket().unwrap();
+    Endpoint { host: "127.0.0.1".into(), port: address.port() }
 }
 
 #[test]

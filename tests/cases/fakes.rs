@@ -11,6 +11,7 @@ use crate::bench::with;
 use crate::support::client::Client;
 use crate::support::fake::{Answer, Fake, Map, Request, say};
 use crate::support::keys::key_of_slot;
+use crate::support::ports::own_address;
 use crate::support::process::Folder;
 use crate::support::proxy::{Proxy, Settings, program};
 use crate::support::{goal, millis, patience, seconds, wait_until};
@@ -117,11 +118,13 @@ fn c5_name_service_that_is_slow_holds_nobody_up() {
         println!("SKIPPED: no mount namespace without root");
         return;
     }
-    let resolver = UdpSocket::bind("127.0.0.253:53").expect("port 53 of an address of our own");
+    let at = own_address(253);
+    let resolver = UdpSocket::bind((at, 53)).expect("port 53 of an address of our own");
     resolver.set_read_timeout(Some(patience(seconds(8)))).expect("a time-out is accepted");
     let folder = Folder::new("resolver");
     let (file, starter) = (folder.file("resolv.conf"), folder.file("starter"));
-    std::fs::write(&file, "nameserver 127.0.0.253\noptions timeout:3 attempts:1\n").expect("file");
+    let text = format!("nameserver {at}\noptions timeout:3 attempts:1\n");
+    std::fs::write(&file, text).expect("file");
     let (file, ringway) = (file.display(), program());
     let inside =
         format!("mount --bind {file} /etc/resolv.conf && exec {} \"$@\"", ringway.display());

@@ -20,7 +20,9 @@ fn c10_killed_primary_costs_only_its_slots_and_only_until_promotion() {
         args: ["--cluster-require-full-coverage", "no"].map(Into::into).into(),
         ..Shape::default()
     });
-    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "1000")]));
+    // On a slow machine no living node is to be late.
+    let timeout = goal(seconds(1)).as_millis().to_string();
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", &timeout)]));
     let keys: Vec<String> = keys_on_each(&cluster, "c10").to_vec();
     let load = Load::start(proxy.port, &keys);
     load.wait_more(500);

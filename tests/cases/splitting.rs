@@ -69,7 +69,7 @@ fn s4_last_value_of_a_key_wins_in_mset() {
 #[test]
 fn s5_s7_one_stopped_node_fails_the_whole_command_once() {
     let cluster = Cluster::three(flavour());
-    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "700")]));
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "1500")]));
     let [a, b, c] = keys_on_each(&cluster, "s5");
     let mut client = proxy.client();
     assert_eq!(client.run(&format!("MSET {a} 1 {b} 1 {c} 1")).text(), "OK");

@@ -51,7 +51,11 @@ fn words(entry: &Reply) -> Vec<String> {
 #[test]
 fn slow_requests_of_all_reactors_are_in_the_log() {
     let slow_us = SLOW_US.to_string();
-    let settings = with(&[("reactors", "2"), ("slowlog-log-slower-than", &slow_us)]);
+    let settings = with(&[
+        ("reactors", "2"),
+        ("slowlog-log-slower-than", &slow_us),
+        ("request-timeout-ms", "60000"),
+    ]);
     let (cluster, proxy) = start(&settings);
     let key = cluster.key_on(1, "slow");
     let quick = cluster.key_on(0, "quick");

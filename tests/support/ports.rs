@@ -45,6 +45,12 @@ pub fn free_ports(count: u16) -> u16 {
     panic!("no free port between {FIRST} and {}", FIRST + COUNT);
 }
 
+/// An address of loopback that no other test process uses, whoever has what port there.
+pub fn own_address(last: u8) -> Ipv4Addr {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, 64 | (high & 63), low, last)
+}
+
 /// `None`: another process has it.
 fn hold(port: u16) -> Option<UnixListener> {
     let name = format!("ringway-test-port-{port}");
