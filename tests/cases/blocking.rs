@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::bench::{answers, flavour, shared, with};
 use crate::support::client::{Client, Got, PATIENCE, request};
-use crate::support::cluster::{Cluster, Flavour};
+use crate::support::cluster::{Cluster, Flavour, Node};
 use crate::support::keys::key_of_slot;
 use crate::support::proxy::Proxy;
 use crate::support::{goal, is_strict, millis, seconds, wait_until};
@@ -22,10 +22,18 @@ fn wait_blocked(proxy: &Proxy, count: u64) {
     });
 }
 
+/// At the nodes: one may look at a push before it looks at the end of a connection.
+fn wait_nobody_blocked(cluster: &Cluster) {
+    let blocked = |node: &Node| node.info("clients", "blocked_clients");
+    wait_until(seconds(5), "the nodes to have nobody blocked", || {
+        cluster.nodes.iter().all(|node| blocked(node).as_deref() == Some("0"))
+    });
+}
+
 #[test]
 fn a11_blocked_client_is_served_and_its_later_requests_wait() {
     let cluster = Cluster::three(flavour());
-    let settings = with(&[("request-timeout-ms", "400"), ("client-idle-timeout-s", "1")]);
+    let settings = with(&[("request-timeout-ms", "1000"), ("client-idle-timeout-s", "1")]);
     let mut proxy = Proxy::start_with(&cluster, &settings);
     let mut client = proxy.client();
     client.send(b"BLPOP a11 0\r\nPING\r\nGET a11-other\r\n");
@@ -139,7 +147,7 @@ fn a12_nothing_is_popped_for_a_client_that_has_left() {
         }
         drop(client);
         wait_blocked(&proxy, 0);
-        std::thread::sleep(millis(50));
+        wait_nobody_blocked(&cluster);
         let mut other = proxy.client();
         other.run(&format!("RPUSH {key} kept"));
         assert_eq!(other.run(&format!("LRANGE {key} 0 -1")).text(), "[\"kept\"]", "{extra:?}");
@@ -150,6 +158,7 @@ fn a12_nothing_is_popped_for_a_client_that_has_left() {
     client.end_sending();
     let (bytes, closed) = client.read_until_quiet(PATIENCE);
     assert!(closed && (bytes.is_empty() || bytes.starts_with(b"+OK\r\n")));
+    wait_nobody_blocked(&cluster);
     let mut other = proxy.client();
     other.run("RPUSH a12-last kept");
     assert_eq!(other.run("LLEN a12-last").integer(), 1);

@@ -130,7 +130,7 @@ fn c18_node_at_its_client_limit_fails_alone_and_is_not_believed() {
         }
     }
     let nodes: Vec<String> = cluster.nodes[1..].iter().map(|node| node.address()).collect();
-    let mut proxy = Proxy::start_at(&nodes, &with(&[("request-timeout-ms", "1000")]));
+    let mut proxy = Proxy::start_at(&nodes, &with(&[("request-timeout-ms", "5000")]));
     let mut client = proxy.client();
     wait_until(seconds(10), "the proxy to serve the others", || {
         client.run(&format!("SET {b} 1")).text() == "OK"

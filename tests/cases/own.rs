@@ -159,8 +159,11 @@ fn nodes_tell_of_themselves_as_one() {
     // Of its own: what is told is of an earlier moment, and only here nothing has changed since.
     let (cluster, proxy) = start();
     let mut client = admin(&proxy);
-    let told = client.run("INFO nodes").string();
-    assert!(told.starts_with("# Nodes\r\nnodes_primaries:3\r\n"), "{told}");
+    let mut told = String::new();
+    wait_until(seconds(10), "all nodes to be told of", || {
+        told = client.run("INFO nodes").string();
+        told.starts_with("# Nodes\r\nnodes_primaries:3\r\n")
+    });
     let sum = |name: &str| {
         let line = told.lines().find_map(|line| line.strip_prefix(&format!("nodes_{name}:")));
         line.expect(name).parse::<u64>().expect("a number")
