@@ -322,10 +322,7 @@ fn readiness_is_red_while_draining_and_without_a_map() {
     let mut client = rig.proxy.client();
     // A script without an end keeps the drain from ending.
     client.send(&request(&["EVAL", "while true do end", "1", "k"]));
-    let mut other = rig.proxy.client();
-    wait_until(seconds(5), "it to be on its way", || {
-        other.run("INFO ringway").string().contains("requests_in_flight:1\r\n")
-    });
+    rig.proxy.wait_in_flight();
     rig.proxy.process.terminate();
     wait_until(seconds(2), "readiness to be red", || {
         ask(rig.port, "GET /readyz HTTP/1.1\r\n\r\n")

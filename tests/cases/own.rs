@@ -28,9 +28,7 @@ fn logged_in(proxy: &Proxy, user: &str) -> Client {
 /// Waits until there is a map.
 fn admin(proxy: &Proxy) -> Client {
     let mut client = logged_in(proxy, "root");
-    wait_until(seconds(10), "all nodes to be known", || {
-        client.run("PROXY PING").text() == "PONG"
-    });
+    wait_until(seconds(10), "all nodes to be known", || client.run("PROXY PING").text() == "PONG");
     client
 }
 

@@ -21,7 +21,8 @@ fn start() -> (Fake, Proxy, Client) {
 fn start_with(request_timeout_ms: &str) -> (Fake, Proxy, Client) {
     let node = Fake::start();
     node.set_map(&Map::all_at(Some("127.0.0.1"), node.port()));
-    let settings = with(&[("request-timeout-ms", request_timeout_ms), ("connect-timeout-ms", "500")]);
+    let settings =
+        with(&[("request-timeout-ms", request_timeout_ms), ("connect-timeout-ms", "500")]);
     let proxy = Proxy::start_at(&[format!("127.0.0.1:{}", node.port())], &settings);
     let mut client = proxy.client();
     wait_until(seconds(8), "the proxy to serve", || client.run("GET ready").text() == "nil");
@@ -68,7 +69,11 @@ fn lasting_refusals_are_shown_in_the_end() {
         refuse(&node, "SET", error, u64::MAX);
         let (start, before) = (Instant::now(), node.seen("SET"));
         assert_eq!(client.run("SET k v").text(), error);
-        assert!(start.elapsed() < goal(seconds(6)), "{error} was shown after {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < goal(seconds(6)),
+            "{error} was shown after {:?}",
+            start.elapsed()
+        );
         let tries = node.seen("SET") - before;
         assert!((2..=60).contains(&tries), "{tries} tries against {error}");
     }

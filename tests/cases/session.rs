@@ -7,7 +7,7 @@ use crate::bench::{answers, check_shared, shared};
 use crate::support::client::{Client, Got, check, request};
 use crate::support::proxy::Proxy;
 use crate::support::reply::Reply;
-use crate::support::{millis, seconds};
+use crate::support::millis;
 
 #[test]
 fn a2_hello_switches_the_protocol_between_two_replies() {

@@ -97,7 +97,10 @@ fn slow_requests_of_all_reactors_are_in_the_log() {
     assert_eq!(once.len(), 4, "{ids:?}");
     let latest = asking.run("LATENCY LATEST").items()[0].items();
     assert_eq!(latest[0].string(), "command");
-    assert!(latest[2].integer() >= SLOW_US / 1_000 && latest[3].integer() >= latest[2].integer(), "{latest:?}");
+    assert!(
+        latest[2].integer() >= SLOW_US / 1_000 && latest[3].integer() >= latest[2].integer(),
+        "{latest:?}"
+    );
     assert!(asking.run("LATENCY HISTORY command").items().len() > 1);
     assert!(asking.run("LATENCY GRAPH command").string().starts_with("command - high "));
     assert_eq!(answers(&mut asking, &["LATENCY RESET", "LATENCY LATEST"]), ["1", "[]"]);

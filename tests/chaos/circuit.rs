@@ -90,7 +90,10 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
             for reply in client.pipeline(&lines) {
                 let text = reply.text();
                 // On a slow machine some may be at the node when their time is over.
-                assert!(text == refusal || (!is_strict() && text.contains("may have run")), "{text}");
+                assert!(
+                    text == refusal || (!is_strict() && text.contains("may have run")),
+                    "{text}"
+                );
             }
             start.elapsed()
         });

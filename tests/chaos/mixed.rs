@@ -57,8 +57,7 @@ fn storm(flavour: Flavour, allowed: &[Fault], budget: Duration) {
     let mut faults = Faults::new(seed(), allowed);
     let (start, goal) = (Instant::now(), Goal::get());
     let most = if is_long() || is_strict() { Duration::MAX } else { 4 * budget };
-    while start.elapsed() < budget
-        || (start.elapsed() < most && !goal.is_reached(&crowd, &faults))
+    while start.elapsed() < budget || (start.elapsed() < most && !goal.is_reached(&crowd, &faults))
     {
         faults.next(&mut bed, &crowd);
         std::thread::sleep(Duration::from_millis(100));
