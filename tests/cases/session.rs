@@ -5,9 +5,9 @@
 
 use crate::bench::{answers, check_shared, shared};
 use crate::support::client::{Client, Got, check, request};
+use crate::support::millis;
 use crate::support::proxy::Proxy;
 use crate::support::reply::Reply;
-use crate::support::millis;
 
 #[test]
 fn a2_hello_switches_the_protocol_between_two_replies() {
