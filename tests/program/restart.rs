@@ -63,15 +63,12 @@ impl Chain {
     /// Until this very process listens at the handover socket: that is a moment after it serves.
     #[track_caller]
     fn wait_door(&self, process: &Process) {
-        let (path, fds) = (self.socket(), format!("/proc/{}/fd", process.id()));
+        // It is bound beside its place, by the process' id, and then moved there.
+        let beside = format!("{}.{}", self.socket(), process.id());
         wait_until(seconds(10), "the door for the next process", || {
-            let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-            let at_path = sockets.lines().filter(|line| line.ends_with(&path));
-            let inodes = at_path.filter_map(|line| line.split_whitespace().nth(6));
-            let names: Vec<String> = inodes.map(|inode| format!("socket:[{inode}]")).collect();
-            let open = std::fs::read_dir(&fds).into_iter().flatten().filter_map(Result::ok);
-            let mut open = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
-            open.any(|link| names.iter().any(|name| link.as_os_str() == name.as_str()))
+            let sockets = std::fs::read_to_string("/proc/net/unix").expect("Linux");
+            let is_bound = sockets.lines().any(|line| line.ends_with(&beside));
+            is_bound && !std::path::Path::new(&beside).exists()
         });
     }
 
