@@ -127,7 +127,7 @@ for _ in 1 2 3 4 5 6; do
         >"$FOLDER/$PORT/out.log" 2>&1 </dev/null &
     NODES+=($!)
 done
-for port in "${PORTS[@]}"; do until_ok 10 "node $port answers" cli "$port" ping; done
+for port in "${PORTS[@]}"; do until_ok 60 "node $port answers" cli "$port" ping; done
 redis-cli --cluster create "${PORTS[@]/#/127.0.0.1:}" --cluster-replicas 1 --cluster-yes \
     >"$FOLDER/create.log" 2>&1 || { cat "$FOLDER/create.log" >&2; die "the cluster could not be made"; }
 knows_all() {
@@ -135,7 +135,7 @@ knows_all() {
         [ "$(cli "$1" cluster nodes | awk '$3 ~ /slave/ && $8 == "connected"' | wc -l)" = 3 ] &&
         [[ "$(cli "$1" info replication)" =~ role:master|master_link_status:up ]]
 }
-for port in "${PORTS[@]}"; do until_ok 20 "node $port knows the cluster" knows_all "$port"; done
+for port in "${PORTS[@]}"; do until_ok 120 "node $port knows the cluster" knows_all "$port"; done
 for port in "${PORTS[@]}"; do cli "$port" config resetstat >/dev/null; done
 
 # --- the proxy --------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ echo "  ${START[*]}"
 "${START[@]}" >"$FOLDER/ringway.log" 2>&1 </dev/null &
 PROXY=$!
 works() { [ "$(cli "$FRONT" set demo:hello world)" = OK ]; }
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     works >/dev/null 2>&1 && break
     kill -0 $PROXY 2>/dev/null || { cat "$FOLDER/ringway.log" >&2; PROXY=; die "the proxy did not start"; }
     sleep 0.1

@@ -28,7 +28,7 @@ fn root() -> &'static Path {
 /// Runs a program of the repository to its end, from its root.
 fn run(script: &str, args: &[&str]) -> Output {
     let mut command = Command::new("timeout");
-    command.args(["120", script]).args(args).current_dir(root()).stdin(Stdio::null());
+    command.args(["400", script]).args(args).current_dir(root()).stdin(Stdio::null());
     command.output().expect("timeout starts")
 }
 

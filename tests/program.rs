@@ -35,7 +35,7 @@ fn run(args: &[&str]) -> Output {
 
 fn command(program: &Path) -> Command {
     let mut command = Command::new("timeout");
-    command.arg("20").arg(program).stdin(Stdio::null());
+    command.arg("120").arg(program).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("RINGWAY_") {
             command.env_remove(name);
@@ -214,9 +214,9 @@ fn seeds_that_do_not_answer_are_tried_again_and_clients_get_an_error() {
     let start = Instant::now();
     let reply = client.read().text();
     assert!(reply.contains("CLUSTERDOWN"), "{reply}");
-    assert!(start.elapsed() < seconds(6));
+    assert!(start.elapsed() < goal(seconds(6)));
     proxy.expect_alive();
-    assert!(proxy.log().contains("did not tell the slot map"), "{}", proxy.log());
+    proxy.wait_log("did not tell the slot map");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn one_cluster_found_late_is_served() {
 #[test]
 fn first_sigterm_answers_what_is_in_flight_and_ends_with_0() {
     let cluster = Cluster::three(Flavour::Redis);
-    let mut proxy = Proxy::start(&cluster);
+    let mut proxy = Proxy::start_with(&cluster, &patient());
     let key = cluster.key_on(0, "drain");
     let (mut busy, mut idle) = (proxy.client(), proxy.client());
     assert_eq!(busy.run(&format!("SET {key} v")).text(), "OK");
@@ -263,16 +263,21 @@ fn first_sigterm_answers_what_is_in_flight_and_ends_with_0() {
     assert!(proxy.log().contains("drained clients_cut=0"), "{}", proxy.log());
 }
 
+/// A request at a node that stands still is answered when it goes on, however late that is.
+fn patient() -> Settings {
+    Settings::args(&["--request-timeout-ms", "120000", "--drain-timeout-ms", "120000"])
+}
+
 /// A proxy that was told to end while a client waits for a node that is stopped.
 fn draining() -> (Cluster, Proxy, Client) {
     let cluster = Cluster::three(Flavour::Redis);
-    let proxy = Proxy::start(&cluster);
+    let proxy = Proxy::start_with(&cluster, &patient());
     let key = cluster.key_on(0, "drain");
     let mut busy = proxy.client();
     assert_eq!(busy.run(&format!("SET {key} v")).text(), "OK");
     cluster.nodes[0].process.stop();
     busy.send(&support::client::request(&["GET", &key]));
-    std::thread::sleep(millis(100));
+    proxy.wait_in_flight();
     proxy.process.terminate();
     (cluster, proxy, busy)
 }
@@ -280,7 +285,7 @@ fn draining() -> (Cluster, Proxy, Client) {
 #[test]
 fn second_sigterm_ends_at_once_with_1() {
     let (cluster, mut proxy, _busy) = draining();
-    assert!(proxy.process.wait(millis(400)).is_none(), "it waits for the answer");
+    assert!(proxy.process.outlives(millis(400)), "it waits for the answer");
     proxy.process.terminate();
     let status = proxy.process.wait(seconds(2)).expect("ends");
     assert_eq!(status.code(), Some(1), "{}", proxy.log());
@@ -288,17 +293,25 @@ fn second_sigterm_ends_at_once_with_1() {
     cluster.nodes[0].process.resume();
 }
 
+/// Where the machine is slow they may be too far apart for the proxy, but not five times.
 #[test]
 fn two_sigterms_at_once_are_one() {
-    let (cluster, mut proxy, mut busy) = draining();
-    // Not so soon that the kernel makes one signal of both.
-    std::thread::sleep(millis(30));
-    proxy.process.terminate();
-    assert!(proxy.process.wait(millis(400)).is_none(), "it waits for the answer");
-    cluster.nodes[0].process.resume();
-    assert_eq!(busy.read().text(), "\"v\"");
-    let status = proxy.process.wait(seconds(5)).expect("ends");
-    assert_eq!(status.code(), Some(0), "{}", proxy.log());
+    for _ in 0..5 {
+        let (cluster, mut proxy, mut busy) = draining();
+        // Not so soon that the kernel makes one signal of both.
+        std::thread::sleep(millis(30));
+        proxy.process.terminate();
+        // It waits for the answer.
+        if !proxy.process.outlives(millis(400)) {
+            continue;
+        }
+        cluster.nodes[0].process.resume();
+        assert_eq!(busy.read().text(), "\"v\"");
+        let status = proxy.process.wait(seconds(5)).expect("ends");
+        assert_eq!(status.code(), Some(0), "{}", proxy.log());
+        return;
+    }
+    panic!("two signals at once ended it five times");
 }
 
 #[test]
@@ -309,7 +322,7 @@ fn drain_that_takes_too_long_is_cut() {
     let mut busy = proxy.client();
     cluster.nodes[0].process.stop();
     busy.send(&support::client::request(&["GET", &key]));
-    std::thread::sleep(millis(100));
+    proxy.wait_in_flight();
     proxy.process.terminate();
     let status = proxy.process.wait(seconds(3)).expect("ends");
     assert_eq!(status.code(), Some(0), "{}", proxy.log());
@@ -393,6 +406,7 @@ fn flood_of_one_kind_is_cut_short_in_the_log() {
     wait_until(seconds(10), "it to listen", || support::client::Client::try_connect(port).is_ok());
     // A million in a long run.
     let errors = if std::env::var_os("RINGWAY_LONG").is_some() { 1_000_000 } else { 5_000 };
+    let start = Instant::now();
     for _ in 0..errors {
         let mut client = support::client::Client::connect(port);
         client.send(b"*x\r\n");
@@ -405,6 +419,8 @@ fn flood_of_one_kind_is_cut_short_in_the_log() {
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     let (lines, bound) = (said.lines().count(), if errors > 5_000 { 1_000 } else { 100 });
     println!("{errors} protocol errors are {lines} lines");
+    // Some a second are let through, on a slow machine for longer.
+    let bound = bound + 10 * start.elapsed().as_secs() as usize;
     assert!(lines < bound, "a flood is cut short:\n{said}");
 }
 
@@ -425,7 +441,7 @@ fn reactor_that_hangs_ends_the_process_for_its_supervisor() {
     wait_until(seconds(5), "a line in the log", || {
         proxy.log().contains("made no turn for a second")
     });
-    assert!(since.elapsed() < seconds(3), "seen after {:?}", since.elapsed());
+    assert!(since.elapsed() < goal(seconds(3)), "seen after {:?}", since.elapsed());
     let status = proxy.process.wait(seconds(20)).expect("it ends by itself");
     assert_eq!(status.code(), Some(1), "{}", proxy.log());
     assert!(proxy.log().contains("a reactor is stuck, stopping at once"), "{}", proxy.log());

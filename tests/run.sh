@@ -15,7 +15,8 @@
 # RINGWAY_FUZZ_EXECUTIONS   of each fuzz target (20,000,000 with 'long'; else so many as fit), RINGWAY_FUZZ_SEED (1)
 # RINGWAY_FUZZ_SECONDS      of each under libFuzzer, only with 'long' (300)
 # RINGWAY_CHAOS_SECONDS, RINGWAY_CHAOS_SEED  how long the mixed chaos lasts (16; 600 with 'long'), and what it does;
-#                           until RINGWAY_CHAOS_COMMANDS are verified (1.5 million; ten times as many with 'long')
+#                           until RINGWAY_CHAOS_COMMANDS are verified (1.5 million, or four times as long where the
+#                           machine is too slow for so many; ten times as many with 'long')
 # Single figures, each printed at the end: tests/figures.sh
 # Needs Rust. As root on Debian 12 it installs the rest; else it says what to install. What is not from Debian goes
 # to tests/.cache, which git ignores.
@@ -66,16 +67,16 @@ limit_of() {
     format) echo 60 ;;
     lint) echo 600 ;;
     unit) echo 900 ;;
-    program) echo 300 ;;
+    program) echo 600 ;;
     conformance) echo 600 ;;
-    cases | cases-valkey) echo 600 ;;
+    cases | cases-valkey) echo 900 ;;
     clients) echo 900 ;;
     tcl) echo 600 ;;
     suites) echo 900 ;;
     simulation) echo 900 ;;
     # Long: 20 million executions of twelve targets take an hour of CPU, and libFuzzer another one.
     fuzz) [[ -n ${RINGWAY_LONG-} ]] && echo 9000 || echo 600 ;;
-    chaos) echo 600 ;;
+    chaos) echo 900 ;;
     demo) echo 600 ;;
     page) echo 300 ;;
     esac

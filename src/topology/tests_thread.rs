@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A node that answers what its script says. Closes nothing by itself; ends with the test.
 struct Fake {
@@ -193,10 +193,12 @@ impl Drop for Rig {
     }
 }
 
-/// A place where nobody listens.
+/// A place where nobody listens, nor can: its port is held for as long as the process lives.
 fn nowhere() -> Endpoint {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    Endpoint { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() }
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let address = Box::leak(Box::new(socket)).local_addr().unwrap().as_socket().unwrap();
+    Endpoint { host: "127.0.0.1".into(), port: address.port() }
 }
 
 #[test]
@@ -336,6 +338,8 @@ fn a_storm_of_moves_leads_to_few_conversations() {
     });
     let rig = Rig::new(vec![first.seed()]);
     rig.next_map();
+    #[allow(clippy::disallowed_methods, reason = "how long the machine takes, not what time it is")]
+    let begun = std::time::Instant::now();
     let (asked_before, other) = (first.asked(), Endpoint { host: ip.into(), port: 7009 });
     for slot in (0..16000).cycle().take(40_000) {
         rig.moved(slot, other.clone(), first.address);
@@ -343,9 +347,10 @@ fn a_storm_of_moves_leads_to_few_conversations() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    // About two seconds went by.
+    // About two seconds went by; where the machine was slow it were more.
     let asked = first.asked() - asked_before;
-    assert!((1..=10).contains(&asked), "{asked}");
+    let most = 10.max(5 * begun.elapsed().as_secs() as usize + 5);
+    assert!((1..=most).contains(&asked), "{asked} of {most}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::support::http::{Scrape, ask, get};
 use crate::support::ports::free_port;
 use crate::support::process::{Folder, Process};
 use crate::support::proxy::{Proxy, Settings, program};
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, seconds, wait_until};
 
 struct Rig {
     cluster: Cluster,
@@ -67,8 +67,12 @@ fn wait_metric(port: u16, name: &str, labels: &[(&str, &str)], least: f64) -> Sc
 #[test]
 fn metrics_tell_of_commands_nodes_errors_and_times() {
     let rig = start(&[]);
-    let before = scrape(rig.port);
     let mut client = rig.proxy.client();
+    // A picture that has all that was asked before this: who waited for the map got errors.
+    client.run("EXISTS m:mark");
+    client.run("STRLEN m:mark");
+    let mark = [("command", "strlen")];
+    let before = wait_metric(rig.port, "ringway_commands_total", &mark, 1.0);
     for n in 0..3_000 {
         assert_eq!(client.run(&format!("SET m:{n} v")).text(), "OK");
     }
@@ -114,28 +118,33 @@ fn metrics_tell_of_commands_nodes_errors_and_times() {
     assert!(here > 0.0 && there > 0.0 && here + there <= whole * 1.001, "{here} {there} {whole}");
     assert_eq!(after.sum("ringway_slots_served", &[]), 16_384.0);
     assert!(grown("ringway_ring_enters_total", &[]) > 0.0);
-    assert_eq!(after.sum("ringway_clients", &[]), 1.0);
+    wait_until(seconds(10), "the others' end", || {
+        scrape(rig.port).sum("ringway_clients", &[]) == 1.0
+    });
 }
 
 #[test]
 fn time_of_a_cut_request_is_counted_for_each_node_that_took_part() {
     let rig = start(&[]);
     let mut client = rig.proxy.client();
-    for n in 0..1_000 {
-        // Slots of all three nodes.
-        client.run(&format!("MGET c:{n} d:{n} e:{n} f:{n} g:{n} h:{n} i:{n} j:{n} k:{n} l:{n}"));
+    // One key at the first node, two at the second, three at the third.
+    let keys = (0..3).flat_map(|i| (0..=i).map(move |n| (i, format!("cut:{n}"))));
+    let keys: Vec<String> = keys.map(|(i, name)| rig.cluster.key_on(i, &name)).collect();
+    let line = format!("MGET {}", keys.join(" "));
+    for _ in 0..1_000 {
+        client.run(&line);
     }
     let told = wait_metric(rig.port, "ringway_requests_split_total", &[], 1_000.0);
     let timed = told.sum("ringway_request_duration_seconds_count", &[]);
     assert!(timed > 4.0, "{timed}");
     let whole = told.sum("ringway_request_duration_seconds_sum", &[]);
-    for node in &rig.cluster.nodes {
+    for (node, parts) in rig.cluster.nodes.iter().zip([1.0, 2.0, 3.0]) {
         let of = [("node", &*node.address())];
         let count = told.sum("ringway_node_duration_seconds_count", &of);
         let sum = told.sum("ringway_node_duration_seconds_sum", &of);
-        // A node with several parts counts once for each.
-        assert!(count > timed / 2.0, "{count} of {timed}");
-        assert!(sum > 0.0 && sum / count <= whole / timed * 1.5, "{sum} {count} {whole} {timed}");
+        // A node with several parts counts once for each; none takes longer than the whole.
+        assert!(count >= timed * parts / 2.0, "{count} of {timed} with {parts} parts");
+        assert!(sum > 0.0 && sum <= whole * parts * 1.01, "{sum} of {whole} with {parts} parts");
     }
 }
 
@@ -183,7 +192,8 @@ fn error_replies_are_exact_in_info_at_once_on_all_reactors() {
 
 #[test]
 fn labels_stay_the_same_over_many_keys_and_clients() {
-    let rig = shared();
+    // Of its own: errors of other tests are labels, too.
+    let rig = start(&["--sample-keys"]);
     let fill = |from: u32| {
         for batch in 0..50_u32 {
             let mut client = rig.proxy.client();
@@ -197,13 +207,7 @@ fn labels_stay_the_same_over_many_keys_and_clients() {
     let before = wait_metric(rig.port, "ringway_commands_total", &[("command", "set")], 10_000.0);
     fill(10_000);
     let after = wait_metric(rig.port, "ringway_commands_total", &[("command", "set")], 20_000.0);
-    let (mut before, mut after) = (before.label_values(), after.label_values());
-    // Other tests send other commands meanwhile.
-    for label in ["command", "class"] {
-        before.remove(label);
-        after.remove(label);
-    }
-    assert_eq!(before, after);
+    assert_eq!(before.label_values(), after.label_values());
     let shown = ["/metrics", "/live", "/topology", "/top"].map(|path| get(rig.port, path).body);
     for text in shown {
         assert!(!text.contains("secret:") && !text.contains("value:"), "{text}");
@@ -238,7 +242,8 @@ fn every_metric_of_the_dashboard_exists() {
 
 #[test]
 fn thousand_half_open_scrapers_stall_nobody() {
-    let rig = shared();
+    // Of its own: others' scrapers would be among the oldest.
+    let rig = start(&[]);
     let mut held = Vec::new();
     for n in 0..1_000 {
         let mut stream = TcpStream::connect(("127.0.0.1", rig.port)).expect("a connection");
@@ -254,11 +259,11 @@ fn thousand_half_open_scrapers_stall_nobody() {
         assert_eq!(client.run(&format!("SET h:{n} v")).text(), "OK");
         slowest = slowest.max(since.elapsed());
     }
-    assert!(slowest < seconds(1), "a client waited {slowest:?}");
+    assert!(slowest < goal(seconds(1)), "a client waited {slowest:?}");
     let since = Instant::now();
     assert_eq!(get(rig.port, "/healthz").status, 200);
     scrape(rig.port);
-    assert!(since.elapsed() < seconds(2), "a scraper waited {:?}", since.elapsed());
+    assert!(since.elapsed() < goal(seconds(2)), "a scraper waited {:?}", since.elapsed());
     // Those that never finish are closed in the end, all of them.
     wait_until(seconds(12), "half-open scrapers to be closed", || {
         held.retain_mut(|stream| {
@@ -313,12 +318,11 @@ fn readiness_is_red_while_draining_and_without_a_map() {
     assert_eq!(scrape(port).sum("ringway_ready", &[]), 0.0);
     drop(nowhere);
 
-    let rig = start(&["--drain-timeout-ms=3000"]);
+    let rig = start(&["--drain-timeout-ms=120000", "--request-timeout-ms=120000"]);
     let mut client = rig.proxy.client();
-    // A script that takes a while keeps the drain from ending.
-    let script = "local n = 0; while n < 150000000 do n = n + 1 end; return 1";
-    client.send(&request(&["EVAL", script, "1", "k"]));
-    std::thread::sleep(millis(200));
+    // A script without an end keeps the drain from ending.
+    client.send(&request(&["EVAL", "while true do end", "1", "k"]));
+    rig.proxy.wait_in_flight();
     rig.proxy.process.terminate();
     wait_until(seconds(2), "readiness to be red", || {
         ask(rig.port, "GET /readyz HTTP/1.1\r\n\r\n")
@@ -336,8 +340,8 @@ fn readiness_is_red_when_a_reactor_hangs() {
     let holder = Process::start(std::path::Path::new("python3"), &[script, &id, "reactor"], &said);
     let since = Instant::now();
     wait_until(seconds(8), "readiness to be red", || {
-        let answer = get(rig.port, "/readyz");
-        answer.status == 503 && answer.body.contains("make no turns")
+        let answer = ask(rig.port, "GET /readyz HTTP/1.1\r\n\r\n");
+        answer.is_ok_and(|it| it.status == 503 && it.body.contains("make no turns"))
     });
     assert!(since.elapsed() > millis(500), "at once: {:?}", since.elapsed());
     // The other numbers are still told.
@@ -352,14 +356,12 @@ fn second_process_takes_the_address_over_when_the_first_ends() {
     let mut rig = start(&[]);
     let listen = format!("--admin-listen=127.0.0.1:{}", rig.port);
     let mut second = Proxy::start_with(&rig.cluster, &Settings::args(&[&listen]));
-    wait_until(seconds(5), "a word about the address", || {
-        second.log().contains("admin endpoint waits for its address")
-    });
+    second.wait_log("admin endpoint waits for its address");
     assert_eq!(second.client().run("SET k v").text(), "OK");
     rig.proxy.process.terminate();
     rig.proxy.process.wait(seconds(10)).expect("it ends");
     wait_ready(rig.port);
-    assert!(second.log().contains("admin endpoint address="), "{}", second.log());
+    second.wait_log("admin endpoint address=");
     second.expect_alive();
 }
 
@@ -369,10 +371,14 @@ fn top_shows_the_state_once_where_there_is_no_terminal() {
     let listen = format!("--admin-listen=127.0.0.1:{}", rig.port);
     let run =
         |arg: &str| std::process::Command::new(program()).args(["top", arg]).output().unwrap();
-    let output = run(&listen);
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.starts_with("ringway ") && text.contains("ready\n"), "{text}");
+    let mut text = String::new();
+    // On a host that is overloaded a reactor may indeed not have turned for a second.
+    wait_until(seconds(10), "a picture that says ready", || {
+        let output = run(&listen);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        text = String::from_utf8_lossy(&output.stdout).into_owned();
+        text.starts_with("ringway ") && text.contains("ready\n")
+    });
     assert!(text.contains("16384 of 16384 slots served") && !text.contains('\u{1b}'), "{text}");
     for node in &rig.cluster.nodes {
         assert!(text.contains(&node.address()), "{text}");

@@ -5,11 +5,11 @@
 use std::time::Instant;
 
 use crate::bench::{answers, flavour, shared, with};
-use crate::support::client::{Client, Got, request};
-use crate::support::cluster::{Cluster, Flavour};
+use crate::support::client::{Client, Got, PATIENCE, request};
+use crate::support::cluster::{Cluster, Flavour, Node};
 use crate::support::keys::key_of_slot;
 use crate::support::proxy::Proxy;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, is_strict, millis, seconds, wait_until};
 
 fn block(client: &mut Client, line: &str) {
     client.send(&request(&line.split(' ').collect::<Vec<&str>>()));
@@ -22,10 +22,18 @@ fn wait_blocked(proxy: &Proxy, count: u64) {
     });
 }
 
+/// At the nodes: one may look at a push before it looks at the end of a connection.
+fn wait_nobody_blocked(cluster: &Cluster) {
+    let blocked = |node: &Node| node.info("clients", "blocked_clients");
+    wait_until(seconds(5), "the nodes to have nobody blocked", || {
+        cluster.nodes.iter().all(|node| blocked(node).as_deref() == Some("0"))
+    });
+}
+
 #[test]
 fn a11_blocked_client_is_served_and_its_later_requests_wait() {
     let cluster = Cluster::three(flavour());
-    let settings = with(&[("request-timeout-ms", "400"), ("client-idle-timeout-s", "1")]);
+    let settings = with(&[("request-timeout-ms", "1000"), ("client-idle-timeout-s", "1")]);
     let mut proxy = Proxy::start_with(&cluster, &settings);
     let mut client = proxy.client();
     client.send(b"BLPOP a11 0\r\nPING\r\nGET a11-other\r\n");
@@ -74,7 +82,7 @@ fn a11_who_sees_a_client_blocked_can_wake_it() {
     for n in 0..30 {
         let key = format!("a11-seen-{n}");
         let mut client = proxy.client();
-        block(&mut client, &format!("XREAD BLOCK 5000 STREAMS {key} $"));
+        block(&mut client, &format!("XREAD BLOCK 0 STREAMS {key} $"));
         wait_blocked(&proxy, 1);
         other.run(&format!("XADD {key} 1-1 f v"));
         assert!(client.read().text().contains("1-1"), "round {n}");
@@ -98,7 +106,7 @@ fn a11_two_hundred_blocked_clients_hinder_nobody() {
     for (n, client) in blocked.iter_mut().enumerate() {
         let start = Instant::now();
         assert_eq!(other.run(&format!("RPUSH many-{n} {n}")).integer(), 1);
-        assert!(start.elapsed() < millis(500), "RPUSH took {:?}", start.elapsed());
+        assert!(start.elapsed() < goal(millis(500)), "RPUSH took {:?}", start.elapsed());
         assert_eq!(client.read().items()[1].string(), n.to_string());
     }
     wait_blocked(&proxy, 0);
@@ -139,7 +147,7 @@ fn a12_nothing_is_popped_for_a_client_that_has_left() {
         }
         drop(client);
         wait_blocked(&proxy, 0);
-        std::thread::sleep(millis(50));
+        wait_nobody_blocked(&cluster);
         let mut other = proxy.client();
         other.run(&format!("RPUSH {key} kept"));
         assert_eq!(other.run(&format!("LRANGE {key} 0 -1")).text(), "[\"kept\"]", "{extra:?}");
@@ -148,8 +156,9 @@ fn a12_nothing_is_popped_for_a_client_that_has_left() {
     let mut client = proxy.client();
     client.send(b"SET a12-elder 1\r\nBLPOP a12-last 0\r\n");
     client.end_sending();
-    let (bytes, closed) = client.read_until_quiet(seconds(2));
+    let (bytes, closed) = client.read_until_quiet(PATIENCE);
     assert!(closed && (bytes.is_empty() || bytes.starts_with(b"+OK\r\n")));
+    wait_nobody_blocked(&cluster);
     let mut other = proxy.client();
     other.run("RPUSH a12-last kept");
     assert_eq!(other.run("LLEN a12-last").integer(), 1);
@@ -178,7 +187,7 @@ fn blocked_command_follows_its_slot() {
     let proxy = Proxy::start(&cluster);
     let key = key_of_slot("follow", 55);
     let mut client = proxy.client();
-    block(&mut client, &format!("BLPOP {key} 20"));
+    block(&mut client, &format!("BLPOP {key} 0"));
     wait_blocked(&proxy, 1);
     cluster.migrate_slot(55, 0, 2);
     // The node looks after its blocked clients once in a while.
@@ -194,18 +203,15 @@ fn blocked_reader_outlives_its_connection_and_keeps_its_time_out() {
     let key = cluster.key_on(0, "cut");
     let start = Instant::now();
     let (mut timed, mut endless) = (proxy.client(), proxy.client());
-    block(&mut timed, &format!("XREAD BLOCK 2000 STREAMS {key} 0"));
+    // Both are blocked when the connections are cut, also where that takes a while.
+    let wait = if is_strict() { 2 } else { 5 };
+    block(&mut timed, &format!("XREAD BLOCK {wait}000 STREAMS {key} 0"));
     block(&mut endless, &format!("XREAD BLOCK 0 STREAMS {key}2 0"));
     wait_blocked(&proxy, 2);
-    std::thread::sleep(millis(500));
     cluster.nodes[0].run("CLIENT KILL TYPE normal SKIPME yes");
     assert_eq!(timed.read().text(), "nil-array");
-    let took = start.elapsed();
-    // Begun anew it would take half a second longer; the rest is for a busy machine.
-    assert!(took >= millis(1_900), "{took:?}");
-    if std::env::var("RINGWAY_STRICT").is_ok() {
-        assert!(took < millis(2_400), "{took:?}");
-    }
+    let (took, least) = (start.elapsed(), seconds(wait) - millis(100));
+    assert!(took >= least && took < seconds(wait) + goal(seconds(2)), "{took:?}");
     wait_blocked(&proxy, 1);
     assert_eq!(proxy.client().run(&format!("XADD {key}2 1-1 n 1")).string(), "1-1");
     assert_eq!(endless.read().items()[0].items()[1].items()[0].items()[0].string(), "1-1");
@@ -268,12 +274,9 @@ fn fail_over_does_not_end_a_wait() {
     let proxy = Proxy::start(&cluster);
     let key = cluster.key_on(0, "failover");
     let mut client = proxy.client();
-    block(&mut client, &format!("BLPOP {key} 30"));
+    block(&mut client, &format!("BLPOP {key} 300"));
     wait_blocked(&proxy, 1);
-    assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVER").text(), "OK");
-    wait_until(seconds(20), "the replica to be the primary", || {
-        cluster.nodes[3].run("ROLE").items()[0].string() == "master"
-    });
+    cluster.failover(3);
     std::thread::sleep(millis(500));
     wait_until(seconds(10), "a push", || !proxy.client().run(&format!("RPUSH {key} x")).is_error());
     assert_eq!(client.read().items()[1].string(), "x");
@@ -284,7 +287,7 @@ fn wait_counts_replicas_that_have_what_the_client_wrote() {
     let cluster = Cluster::three_and_three(flavour());
     let proxy = Proxy::start(&cluster);
     let (mut client, key) = (proxy.client(), cluster.key_on(1, "wait"));
-    let lines = [&format!("SET {key} 1"), "WAIT 1 5000", "PING", "WAIT 0 0", "WAIT x 1"];
+    let lines = [&format!("SET {key} 1"), "WAIT 1 60000", "PING", "WAIT 0 0", "WAIT x 1"];
     let texts = answers(&mut client, &lines);
     assert_eq!(texts[..4], ["OK", "1", "PONG", "1"]);
     assert_eq!(texts[4], "-ERR value is not an integer or out of range");
@@ -297,7 +300,7 @@ fn wait_counts_replicas_that_have_what_the_client_wrote() {
     let start = Instant::now();
     assert_eq!(client.run("WAIT 1 400").integer(), 0, "it cannot have the second write");
     let took = start.elapsed();
-    assert!((millis(390)..seconds(2)).contains(&took), "{took:?}");
+    assert!(took >= millis(390) && took < goal(seconds(2)), "{took:?}");
     block(&mut client, "WAIT 1 0");
     wait_blocked(&proxy, 1);
     cluster.nodes[4].process.resume();

@@ -11,9 +11,10 @@ use crate::bench::with;
 use crate::support::client::Client;
 use crate::support::fake::{Answer, Fake, Map, Request, say};
 use crate::support::keys::key_of_slot;
+use crate::support::ports::own_address;
 use crate::support::process::Folder;
 use crate::support::proxy::{Proxy, Settings, program};
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 /// Answers GET with `name`, everything else as usual.
 fn named(node: &Fake, name: &'static str) {
@@ -31,8 +32,8 @@ fn local(fake: &Fake) -> String {
 fn start(seed: &str) -> Proxy {
     let settings = with(&[
         ("refresh-interval-ms", "3600000"),
-        ("request-timeout-ms", "2000"),
-        ("connect-timeout-ms", "500"),
+        ("request-timeout-ms", "20000"),
+        ("connect-timeout-ms", "5000"),
     ]);
     Proxy::start_at(&[seed], &settings)
 }
@@ -40,8 +41,8 @@ fn start(seed: &str) -> Proxy {
 #[track_caller]
 fn wait_answer(client: &mut Client, line: &str, expected: &str) {
     let mut last = String::new();
-    let start = Instant::now();
-    while start.elapsed() < seconds(8) {
+    let (start, limit) = (Instant::now(), patience(seconds(8)));
+    while start.elapsed() < limit {
         last = client.run(line).text();
         if last == expected {
             return;
@@ -117,11 +118,13 @@ fn c5_name_service_that_is_slow_holds_nobody_up() {
         println!("SKIPPED: no mount namespace without root");
         return;
     }
-    let resolver = UdpSocket::bind("127.0.0.253:53").expect("port 53 of an address of our own");
-    resolver.set_read_timeout(Some(seconds(8))).expect("a time-out is accepted");
+    let at = own_address(253);
+    let resolver = UdpSocket::bind((at, 53)).expect("port 53 of an address of our own");
+    resolver.set_read_timeout(Some(patience(seconds(8)))).expect("a time-out is accepted");
     let folder = Folder::new("resolver");
     let (file, starter) = (folder.file("resolv.conf"), folder.file("starter"));
-    std::fs::write(&file, "nameserver 127.0.0.253\noptions timeout:3 attempts:1\n").expect("file");
+    let text = format!("nameserver {at}\noptions timeout:3 attempts:1\n");
+    std::fs::write(&file, text).expect("file");
     let (file, ringway) = (file.display(), program());
     let inside =
         format!("mount --bind {file} /etc/resolv.conf && exec {} \"$@\"", ringway.display());
@@ -155,7 +158,8 @@ fn c5_name_service_that_is_slow_holds_nobody_up() {
     while asked.elapsed() < seconds(2) {
         let start = Instant::now();
         assert_eq!(other.run("GET elsewhere").text(), "\"A\"");
-        assert!(start.elapsed() < seconds(1), "another client waited {:?}", start.elapsed());
+        // A resolver that is waited for takes three seconds.
+        assert!(start.elapsed() < seconds(2), "another client waited {:?}", start.elapsed());
         std::thread::sleep(millis(5));
     }
     let text = waiting.read().text();
@@ -238,7 +242,7 @@ fn c4_unknown_host_is_skipped_until_it_is_known() {
     let start = Instant::now();
     let reply = client.run(&format!("GET {high}")).text();
     assert!(reply.starts_with('-'), "a slot of an unknown host answers {reply}");
-    assert!(start.elapsed() < seconds(6), "after {:?}", start.elapsed());
+    assert!(start.elapsed() < goal(seconds(6)), "after {:?}", start.elapsed());
     a.set_map(&half("127.0.0.1"));
     wait_answer(&mut client, &format!("GET {high}"), "\"B\"");
 }

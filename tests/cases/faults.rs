@@ -9,7 +9,7 @@ use crate::load::Load;
 use crate::support::client::Client;
 use crate::support::cluster::{Cluster, Shape};
 use crate::support::proxy::Proxy;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 #[test]
 fn c10_killed_primary_costs_only_its_slots_and_only_until_promotion() {
@@ -20,7 +20,9 @@ fn c10_killed_primary_costs_only_its_slots_and_only_until_promotion() {
         args: ["--cluster-require-full-coverage", "no"].map(Into::into).into(),
         ..Shape::default()
     });
-    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "1000")]));
+    // On a slow machine no living node is to be late.
+    let timeout = goal(seconds(1)).as_millis().to_string();
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", &timeout)]));
     let keys: Vec<String> = keys_on_each(&cluster, "c10").to_vec();
     let load = Load::start(proxy.port, &keys);
     load.wait_more(500);
@@ -29,14 +31,19 @@ fn c10_killed_primary_costs_only_its_slots_and_only_until_promotion() {
     let replica = cluster.replica_of(1);
     cluster.wait_promoted(replica, seconds(20));
     let promoted = Instant::now();
+    wait_until(seconds(20), "the new primary to be used", || {
+        proxy.client().run(&format!("SET {{{}}}after 1", keys[1])).text() == "OK"
+    });
+    let served = Instant::now();
     std::thread::sleep(seconds(2));
     load.wait_more(500);
     let outcome = load.finish();
     let foreign: Vec<_> = outcome.errors.iter().filter(|(_, key, _)| *key != keys[1]).collect();
     assert!(foreign.is_empty(), "errors for slots of living nodes: {foreign:?}");
-    let late: Vec<_> =
-        outcome.errors.iter().filter(|(at, ..)| *at > promoted + seconds(1)).collect();
-    assert!(late.is_empty(), "errors more than 1 s after promotion: {late:?}");
+    assert!(served - promoted <= goal(seconds(1)), "served {:?} later", served - promoted);
+    // By when they were asked.
+    let late: Vec<_> = outcome.errors.iter().filter(|(at, ..)| *at > served).collect();
+    assert!(late.is_empty(), "errors after the slot was served again: {late:?}");
     let leaked: Vec<_> =
         outcome.errors.iter().filter(|(_, _, text)| text.starts_with("-MOVED")).collect();
     assert!(leaked.is_empty(), "{leaked:?}");
@@ -51,7 +58,9 @@ fn c10_killed_primary_costs_only_its_slots_and_only_until_promotion() {
 #[test]
 fn c12_planned_failover_shows_no_error_to_writers() {
     let cluster = Cluster::three_and_three(flavour());
-    let mut proxy = Proxy::start(&cluster);
+    // What is not seen is the change; nodes that have no time are another matter.
+    let timeout = patience(seconds(5)).as_millis().to_string();
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", &timeout)]));
     let mut keys: Vec<String> = keys_on_each(&cluster, "c12").to_vec();
     keys.extend((0..3).map(|i| cluster.key_on(1, &format!("c12-more-{i}"))));
     let load = Load::start(proxy.port, &keys);
@@ -69,7 +78,8 @@ fn c12_planned_failover_shows_no_error_to_writers() {
 
 #[test]
 fn c13_lost_majority_is_told_briefly_and_heals_alone() {
-    let cluster = Cluster::three(flavour());
+    let args = ["--cluster-node-timeout", "2000"].map(Into::into).into();
+    let cluster = Cluster::start(Shape { flavour: flavour(), args, ..Shape::default() });
     let settings = with(&[("request-timeout-ms", "1000"), ("connect-timeout-ms", "500")]);
     let mut proxy = Proxy::start_with(&cluster, &settings);
     let [a, ..] = keys_on_each(&cluster, "c13");
@@ -84,7 +94,7 @@ fn c13_lost_majority_is_told_briefly_and_heals_alone() {
     let start = Instant::now();
     let reply = client.run(&format!("SET {a} w")).text();
     assert!(reply.starts_with("-CLUSTERDOWN"), "a write without majority answered {reply}");
-    assert!(start.elapsed() < seconds(6), "and took {:?}", start.elapsed());
+    assert!(start.elapsed() < goal(seconds(6)), "and took {:?}", start.elapsed());
 
     let asked = || -> u64 {
         ["slots", "shards", "nodes"].iter().map(|s| survivor.calls(&format!("cluster|{s}"))).sum()
@@ -120,17 +130,19 @@ fn c18_node_at_its_client_limit_fails_alone_and_is_not_believed() {
         }
     }
     let nodes: Vec<String> = cluster.nodes[1..].iter().map(|node| node.address()).collect();
-    let mut proxy = Proxy::start_at(&nodes, &with(&[("request-timeout-ms", "1000")]));
+    let mut proxy = Proxy::start_at(&nodes, &with(&[("request-timeout-ms", "5000")]));
     let mut client = proxy.client();
     wait_until(seconds(10), "the proxy to serve the others", || {
         client.run(&format!("SET {b} 1")).text() == "OK"
     });
-    let accepted = || -> u64 {
-        let total = full.info("stats", "rejected_connections");
-        total.and_then(|count| count.parse().ok()).unwrap_or(0)
+    // By a connection that is there: a new one would be refused.
+    let mut rejected = || -> u64 {
+        let info = operator.run("INFO stats").string();
+        let count = info.lines().find_map(|line| line.strip_prefix("rejected_connections:"));
+        count.and_then(|count| count.parse().ok()).expect("the node counts")
     };
     // The crowd stays as it is: a place that were free for a moment might be the proxy's.
-    let before = accepted();
+    let before = rejected();
     let start = Instant::now();
     for i in 0..50 {
         let reply = client.run(&format!("GET {a}")).text();
@@ -140,10 +152,12 @@ fn c18_node_at_its_client_limit_fails_alone_and_is_not_believed() {
         assert_eq!(texts, ["OK", "OK", &format!("\"{i}\"")], "the other nodes");
         std::thread::sleep(millis(20));
     }
+    let (tries, took) = (rejected() - before, start.elapsed());
     crowd.truncate(10);
-    let tries = accepted() - before;
-    println!("{tries} connections tried in {:?}", start.elapsed());
-    assert!(tries <= 60, "{tries} connections tried in {:?}: no backoff", start.elapsed());
+    println!("{tries} connections tried in {took:?}");
+    // However long the machine takes for it.
+    let most = 60 + 20 * took.as_secs();
+    assert!((1..=most).contains(&tries), "{tries} connections tried in {took:?}: no backoff");
     let line = format!("GET {a}");
     wait_until(seconds(10), "the node to be used once it has room", || {
         client.run(&line).text() == "nil"
@@ -164,10 +178,12 @@ fn c18_many_clients_share_few_backend_connections() {
         }
     }
     for node in &cluster.nodes {
-        let text = node.info("clients", "connected_clients").unwrap_or_default();
-        let count: u32 = text.parse().expect("a number");
-        // RESP2, RESP3, the topology thread; and the test's own question.
-        assert!(count <= 6, "{count} connections to one node for 100 clients and one reactor");
+        // RESP2, RESP3, the topology thread; and the test's own question. Earlier ones of the test's
+        // may not be gone yet.
+        wait_until(seconds(5), "few connections for 100 clients and one reactor", || {
+            let text = node.info("clients", "connected_clients").unwrap_or_default();
+            text.parse::<u32>().expect("a number") <= 6
+        });
     }
 }
 
@@ -186,7 +202,7 @@ fn a20_command_cut_over_nodes_that_are_all_gone_is_an_error_and_may_be_logged() 
         let start = Instant::now();
         let reply = client.run(&format!("MGET {a} {b} {c}"));
         assert!(reply.is_error(), "{} from no node", reply.text());
-        assert!(start.elapsed() < seconds(5), "an error after {:?}", start.elapsed());
+        assert!(start.elapsed() < goal(seconds(5)), "an error after {:?}", start.elapsed());
         client.run("SLOWLOG GET");
         assert_eq!(client.run("PING").text(), "PONG");
     }
@@ -213,7 +229,7 @@ fn c14_primary_that_loads_its_data_is_waited_for_and_never_answers_nil() {
         }
         let why = ["-LOADING", "-CLUSTERDOWN", "-ERR"];
         assert!(why.iter().any(|kind| text.starts_with(kind)), "{line} answers {text}");
-        assert!(start.elapsed() < seconds(20), "still {text}");
+        assert!(start.elapsed() < patience(seconds(20)), "still {text}");
         loading += u32::from(text.starts_with("-LOADING"));
     }
     println!("right again after {:?}, LOADING was shown {loading} times", start.elapsed());

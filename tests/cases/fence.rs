@@ -11,7 +11,7 @@ use crate::bench::{flavour, with};
 use crate::support::client::{Client, Got, request};
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
-use crate::support::{millis, seconds};
+use crate::support::{millis, seconds, wait_until};
 
 /// Scripts whose error text carries a line end, after which a reply of the attacker's making
 /// follows.
@@ -104,7 +104,13 @@ fn storm(reactors: &str, replies: u64) {
         wrong
     });
     let (seen, sent) = (seen.into_inner(), sent.into_inner());
-    let breaches = info_number(&mut proxy.client(), "fence_breaches");
+    let mut breaches = info_number(&mut proxy.client(), "fence_breaches");
+    if splitting > 0 {
+        wait_until(seconds(5), "breaches to be told", || {
+            breaches = info_number(&mut proxy.client(), "fence_breaches");
+            breaches > 0
+        });
+    }
     println!(
         "{:?}, {reactors} reactors: {} wrong of {seen} replies to 8 victims beside {sent} attacks; \
          {splitting} of {} kinds split at this server, {breaches} connections were given up",
@@ -166,7 +172,7 @@ fn attack(port: u16, key: &str, end: &AtomicBool, sent: &AtomicU64) {
         sent.fetch_add(attacks.len() as u64, Ordering::Relaxed);
         // One reply to each, or a close: both are safe.
         for _ in 0..replies {
-            match client.read_within(seconds(10)) {
+            match client.read_patiently() {
                 Got::Reply(reply) => assert_ne!(reply.text(), "\"done\"", "a reply is missing"),
                 Got::Closed => break,
                 Got::Nothing => panic!("an attack was never answered"),

@@ -12,7 +12,7 @@ use crate::load::{Load, latencies, p99};
 use crate::support::client::{Client, Got, request};
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 #[test]
 fn f1_replies_wait_behind_a_stopped_node_and_keep_their_order() {
@@ -56,7 +56,7 @@ fn f2_ping_and_get_are_never_confused_under_load() {
     ];
     let start = Instant::now();
     let mut rounds = 0;
-    while start.elapsed() < seconds(3) {
+    while start.elapsed() < seconds(3) || (rounds <= 50 && start.elapsed() < patience(seconds(3))) {
         let texts: Vec<String> = client.pipeline(&lines).iter().map(|r| r.text()).collect();
         assert_eq!(texts, ["PONG", "\"left\"", "\"f2\"", "\"right\"", "PONG"]);
         for line in &lines[..2] {
@@ -137,7 +137,7 @@ fn f4_client_that_does_not_read_costs_only_itself() {
     let busy = p99(&latencies(proxy.port, &b, seconds(3)));
     let grown = proxy.process.resident_kib().saturating_sub(before);
     assert!(grown < 160 * 1024, "memory grew by {grown} KiB for one deaf client");
-    let bound = (quiet * 20).max(millis(50));
+    let bound = (quiet * 20).max(goal(millis(50)));
     assert!(busy < bound, "p99 of the others was {quiet:?}, and is {busy:?} beside a deaf client");
     // The same shard must serve others, too.
     let other = latencies(proxy.port, &b, millis(200));

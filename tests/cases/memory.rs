@@ -11,7 +11,7 @@ use crate::bench::{flavour, with};
 use crate::support::client::{Client, request};
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 const MIB: u64 = 1024 * 1024;
 const LIMIT_MIB: u64 = 64;
@@ -55,7 +55,7 @@ fn f7_storm_of_all_kinds_at_once_stays_under_the_limit() {
     });
 }
 
-/// 40 clients misbehave for six seconds; one goes on as before, and all is well afterwards.
+/// 40 clients misbehave for six seconds or longer; one goes on as before, and all is well afterwards.
 fn storm(misbehave: impl Fn(u16, usize, &AtomicBool) + Send + Sync + 'static) {
     let cluster = Cluster::three(flavour());
     let limit = format!("{LIMIT_MIB}mb");
@@ -78,7 +78,10 @@ fn storm(misbehave: impl Fn(u16, usize, &AtomicBool) + Send + Sync + 'static) {
     let started = Instant::now();
     let mut most_kib = 0;
     let mut slowest = Duration::ZERO;
-    while started.elapsed() < seconds(6) {
+    // Six seconds, and on a slow machine until it has come near the limit.
+    while started.elapsed() < seconds(6)
+        || (slowed(&mut honest) == 0 && started.elapsed() < patience(seconds(6)))
+    {
         slowest = slowest.max(slowest_of(&mut honest, millis(200)));
         most_kib = most_kib.max(proxy.process.resident_kib());
     }
@@ -86,19 +89,21 @@ fn storm(misbehave: impl Fn(u16, usize, &AtomicBool) + Send + Sync + 'static) {
     crowd.into_iter().for_each(|thread| thread.join().expect("a client's thread ends well"));
     println!("slowest {quiet:?} quiet, {slowest:?} in the storm; {start_kib} KiB, {most_kib} KiB");
     assert!(most_kib <= RESIDENT_KIB_MAX, "{most_kib} KiB with a limit of {LIMIT_MIB} MiB");
-    assert!(slowest < seconds(15), "the honest client waited {slowest:?}");
-    let count = |honest: &mut Client| {
-        let told = honest.run("INFO ringway").string();
-        let line = told.lines().find_map(|line| line.strip_prefix("clients_slowed:"));
-        line.and_then(|count| count.trim().parse::<u64>().ok()).expect("the count is told")
-    };
+    assert!(slowest < goal(seconds(15)), "the honest client waited {slowest:?}");
     // Told once a second.
-    wait_until(seconds(3), "the storm to have come near the limit", || count(&mut honest) > 0);
+    wait_until(seconds(3), "the storm to have come near the limit", || slowed(&mut honest) > 0);
     wait_until(seconds(10), "new clients to be let in", || {
         proxy.client().run("PING").text() == "PONG"
     });
     proxy.wait_resident_below(start_kib + start_kib / 5 + 4 * MIB / 1024, seconds(10));
     proxy.expect_alive();
+}
+
+/// How often a client was not read for want of memory.
+fn slowed(client: &mut Client) -> u64 {
+    let told = client.run("INFO ringway").string();
+    let line = told.lines().find_map(|line| line.strip_prefix("clients_slowed:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("the count is told")
 }
 
 /// One small command after the other.

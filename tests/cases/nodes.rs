@@ -3,7 +3,7 @@
 //! Not here: what the proxy says of itself (`session`).
 
 use crate::bench::{answers, flavour, shared, with};
-use crate::support::client::{Client, check};
+use crate::support::client::{Client, Got, check};
 use crate::support::cluster::{Cluster, Shape};
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::{millis, seconds, wait_until};
@@ -92,12 +92,13 @@ fn config_is_the_nodes_where_that_is_allowed() {
 
 #[test]
 fn config_of_the_nodes_is_untouched_where_it_is_not() {
-    let bench = shared();
-    let mut client = bench.proxy.client();
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
+    let mut client = proxy.client();
     let text = client.run("CONFIG SET hash-max-listpack-entries 77").text();
     assert!(text.starts_with("-ERR Unknown option"), "{text}");
     client.run("CONFIG RESETSTAT");
-    for node in &bench.cluster.nodes {
+    for node in &cluster.nodes {
         assert_eq!(node.calls("config|set") + node.calls("config|resetstat"), 0);
     }
 }
@@ -166,6 +167,12 @@ fn word_larger_than_nodes_take_fails_its_own_client_alone() {
     let mut other = proxy.client();
     let before = lost(&mut other);
     let value = |bytes: usize| "v".repeat(bytes);
+    // What nodes take is learned after the map.
+    wait_until(seconds(10), "the nodes' limit to be known", || {
+        let mut client = proxy.client();
+        client.send(b"*2\r\n$3\r\nGET\r\n$1048577\r\n");
+        matches!(client.read_within(millis(100)), Got::Reply(_))
+    });
     let mut client = proxy.client();
     assert_eq!(client.call(&["SET", "{x}fits", &value(1 << 20)]).text(), "OK");
     let mib = || value(1 << 20);

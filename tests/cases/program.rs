@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use crate::bench::{answers, flavour, shared, with};
@@ -14,7 +14,7 @@ use crate::support::client::Client;
 use crate::support::cluster::Cluster;
 use crate::support::ports::free_port;
 use crate::support::proxy::{Proxy, Settings, program};
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 /// Exit code, stdout and stderr.
 fn run(args: &[&str]) -> (Option<i32>, String, String) {
@@ -99,9 +99,9 @@ fn two_pools_serve_two_clusters() {
 #[test]
 fn a21_client_over_the_limit_gets_one_error_and_a_close() {
     let proxy = Proxy::start_with(&shared().cluster, &with(&[("maxclients", "20")]));
-    let mut clients: Vec<Client> = Vec::new();
+    let mut clients = vec![proxy.only_client()];
     let mut refused = 0;
-    for _ in 0..120 {
+    for _ in 1..120 {
         let mut client = proxy.client();
         match client.try_call(&["PING"]) {
             Ok(reply) if reply.text() == "PONG" => clients.push(client),
@@ -116,8 +116,9 @@ fn a21_client_over_the_limit_gets_one_error_and_a_close() {
     assert_eq!((clients.len(), refused), (20, 100));
     assert_eq!(clients[0].run("GET limit").text(), "nil");
     clients.truncate(10);
-    std::thread::sleep(millis(200));
-    assert_eq!(proxy.client().run("PING").text(), "PONG", "there is room again");
+    wait_until(seconds(5), "room for others again", || {
+        proxy.client().try_call(&["PING"]).is_ok_and(|reply| reply.text() == "PONG")
+    });
 }
 
 /// The figure of DESIGN 5: an idle client costs well under 1 KiB.
@@ -148,7 +149,7 @@ fn a21_flood_of_new_clients_leaves_a_steady_one_unharmed() {
     let proxy = Proxy::start_with(&shared().cluster, &with(&[("maxclients", "50")]));
     let port = proxy.port;
     let quiet = p99(&latencies(port, "a21", millis(500)));
-    let over = AtomicBool::new(false);
+    let (over, came) = (AtomicBool::new(false), AtomicU64::new(0));
     let (steady, flood) = std::thread::scope(|scope| {
         let flood = scope.spawn(|| {
             let (mut count, mut kept) = (0_u64, VecDeque::new());
@@ -161,6 +162,7 @@ fn a21_flood_of_new_clients_leaves_a_steady_one_unharmed() {
                 }
                 kept.extend(TcpStream::connect(("127.0.0.1", port)));
                 count += 1;
+                came.store(count, Ordering::Relaxed);
                 // More are open than may be: the proxy refuses most of them.
                 while kept.len() > 200 {
                     kept.pop_front();
@@ -168,11 +170,17 @@ fn a21_flood_of_new_clients_leaves_a_steady_one_unharmed() {
             }
             count
         });
-        let steady = p99(&latencies(port, "a21", seconds(2)));
+        let mut steady = latencies(port, "a21", seconds(2));
+        let late = Instant::now() + patience(seconds(2));
+        while came.load(Ordering::Relaxed) <= 1_000 && Instant::now() < late {
+            steady.extend(latencies(port, "a21", millis(500)));
+        }
+        steady.sort();
+        let steady = p99(&steady);
         over.store(true, Ordering::Relaxed);
         (steady, flood.join().expect("the flood"))
     });
-    println!("p99 {quiet:?}, beside {flood} new clients in 2 s {steady:?}");
+    println!("p99 {quiet:?}, beside {flood} new clients {steady:?}");
     assert!(flood > 1_000, "only {flood} clients came");
-    assert!(steady < millis(100).max(quiet * 20), "p99 rose from {quiet:?} to {steady:?}");
+    assert!(steady < goal(millis(100)).max(quiet * 20), "p99 rose from {quiet:?} to {steady:?}");
 }

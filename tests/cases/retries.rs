@@ -11,13 +11,18 @@ use crate::bench::with;
 use crate::support::client::Client;
 use crate::support::fake::{Answer, Fake, Map, say};
 use crate::support::proxy::Proxy;
-use crate::support::{seconds, wait_until};
+use crate::support::{goal, seconds, wait_until};
 
 /// One fake node that owns all slots, and a proxy in front.
 fn start() -> (Fake, Proxy, Client) {
+    start_with("1500")
+}
+
+fn start_with(request_timeout_ms: &str) -> (Fake, Proxy, Client) {
     let node = Fake::start();
     node.set_map(&Map::all_at(Some("127.0.0.1"), node.port()));
-    let settings = with(&[("request-timeout-ms", "1500"), ("connect-timeout-ms", "500")]);
+    let settings =
+        with(&[("request-timeout-ms", request_timeout_ms), ("connect-timeout-ms", "500")]);
     let proxy = Proxy::start_at(&[format!("127.0.0.1:{}", node.port())], &settings);
     let mut client = proxy.client();
     wait_until(seconds(8), "the proxy to serve", || client.run("GET ready").text() == "nil");
@@ -36,7 +41,8 @@ fn refuse(node: &Fake, name: &'static str, error: &'static str, count: u64) {
 
 #[test]
 fn passing_refusals_are_waited_out() {
-    let (node, _proxy, mut client) = start();
+    // Longer than two refusals take on any machine.
+    let (node, _proxy, mut client) = start_with("30000");
     for error in [
         "-TRYAGAIN Multiple keys request during rehashing of slot",
         "-CLUSTERDOWN The cluster is down",
@@ -63,7 +69,11 @@ fn lasting_refusals_are_shown_in_the_end() {
         refuse(&node, "SET", error, u64::MAX);
         let (start, before) = (Instant::now(), node.seen("SET"));
         assert_eq!(client.run("SET k v").text(), error);
-        assert!(start.elapsed() < seconds(6), "{error} was shown after {:?}", start.elapsed());
+        assert!(
+            start.elapsed() < goal(seconds(6)),
+            "{error} was shown after {:?}",
+            start.elapsed()
+        );
         let tries = node.seen("SET") - before;
         assert!((2..=60).contains(&tries), "{tries} tries against {error}");
     }
@@ -138,7 +148,7 @@ fn read_whose_reply_is_lost_is_repeated_once() {
     let reply = client.run("GET gone").text();
     assert!(reply.starts_with("-ERR"), "{reply}");
     assert!(node.seen("GET") - before <= 2, "GET was sent {} times", node.seen("GET") - before);
-    assert!(start.elapsed() < seconds(6), "after {:?}", start.elapsed());
+    assert!(start.elapsed() < goal(seconds(6)), "after {:?}", start.elapsed());
 }
 
 #[test]
@@ -160,7 +170,7 @@ fn silent_node_times_out_and_its_late_reply_reaches_nobody() {
         let reply = client.run(&format!("SET {key} v")).text();
         assert!(reply.starts_with("-ERR") && reply.contains("may have run"), "{key}: {reply}");
         let took = start.elapsed();
-        assert!(took > seconds(1) && took < seconds(4), "{key}: answered after {took:?}");
+        assert!(took > seconds(1) && took < goal(seconds(4)), "{key}: answered after {took:?}");
         for i in 0..100 {
             let reply = client.run(&format!("GET other-{i}")).text();
             let right = reply == format!("\"other-{i}\"") || reply.starts_with("-ERR");

@@ -7,7 +7,7 @@ use crate::support::client::{Client, request};
 use crate::support::cluster::{Cluster, Shape};
 use crate::support::keys::key_of_slot;
 use crate::support::proxy::Proxy;
-use crate::support::seconds;
+use crate::support::{seconds, wait_until};
 
 const CROSSSLOT: &str = "-CROSSSLOT Keys in request don't hash to the same slot";
 /// Of `return KEYS[1]`.
@@ -169,11 +169,14 @@ fn a10_script_loaded_through_one_reactor_is_known_to_all() {
     let proxy = Proxy::start_with(&cluster, &with(&[("reactors", "2")]));
     let [key, ..] = keys_on_each(&cluster, "a10");
     assert_eq!(proxy.client().call(&["SCRIPT", "LOAD", "return KEYS[1]"]).string(), NAME);
-    std::thread::sleep(crate::support::millis(200));
     for _ in 0..16 {
-        cluster.nodes[0].run("SCRIPT FLUSH");
-        let reply = proxy.client().call(&["EVALSHA", NAME, "1", &key]).text();
-        assert_eq!(reply, format!("\"{key}\""));
+        let mut client = proxy.client();
+        wait_until(seconds(5), "its reactor to know", || {
+            cluster.nodes[0].run("SCRIPT FLUSH");
+            let reply = client.call(&["EVALSHA", NAME, "1", &key]).text();
+            assert!(!reply.starts_with('-') || reply.starts_with(NOSCRIPT), "{reply}");
+            reply == format!("\"{key}\"")
+        });
     }
 }
 
@@ -212,12 +215,12 @@ fn a10_functions_are_on_every_shard() {
 fn a10_kill_reaches_the_busy_node() {
     let args = ["--lua-time-limit", "300"].map(Into::into).into();
     let cluster = Cluster::start(Shape { flavour: flavour(), args, ..Shape::default() });
-    let proxy = Proxy::start(&cluster);
+    let proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "120000")]));
     let [key, ..] = keys_on_each(&cluster, "a10");
     let mut busy = proxy.client();
     busy.send(&request(&["EVAL", "while true do end", "1", &key]));
     let mut client = proxy.client();
-    crate::support::wait_until(seconds(4), "SCRIPT KILL to find it", || {
+    wait_until(seconds(4), "SCRIPT KILL to find it", || {
         std::thread::sleep(crate::support::millis(100));
         client.run("SCRIPT KILL").text() == "OK"
     });
@@ -230,11 +233,13 @@ fn a10_kill_reaches_the_busy_node() {
 fn a10_busy_node_says_busy_to_scripts() {
     let args = ["--lua-time-limit", "50"].map(Into::into).into();
     let cluster = Cluster::start(Shape { flavour: flavour(), args, ..Shape::default() });
-    let proxy = Proxy::start(&cluster);
+    let proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "120000")]));
     let [key, ..] = keys_on_each(&cluster, "a10");
     let mut busy = proxy.client();
     busy.send(&request(&["EVAL", "while true do end", "1", &key]));
-    std::thread::sleep(crate::support::millis(300));
+    wait_until(seconds(5), "the node to be busy", || {
+        cluster.nodes[0].run("PING").text().starts_with("-BUSY")
+    });
     let mut client = proxy.client();
     for _ in 0..3 {
         let lines = [format!("EVALSHA {} 1 {key}", "0".repeat(40)), format!("GET {key}")];
@@ -296,13 +301,11 @@ fn scripts_say_so_where_the_node_user_may_not_echo() {
     all.iter_mut().for_each(|client| assert_eq!(client.read().text(), refused));
     assert_eq!(client.run(&format!("GET {key}")).text(), "nil", "none has run");
     // The log has a thread of its own.
-    crate::support::wait_until(seconds(5), "the refusal to be logged", || {
-        proxy.log().contains("refused by a node")
-    });
+    proxy.wait_log("refused by a node");
     // Not one connection for each script.
     assert!(proxy.log().matches("refused by a node").count() < 10, "{}", proxy.log());
     allow("+echo");
-    crate::support::wait_until(seconds(5), "scripts to run", || {
+    wait_until(seconds(5), "scripts to run", || {
         client.send(&eval);
         client.read().text() == "1"
     });

@@ -132,7 +132,7 @@ fn passwords_are_in_no_log_and_no_answer() {
                 std::thread::sleep(millis(15));
                 cluster.nodes.iter().for_each(|node| node.process.resume());
             }
-            let got = client.read_within(seconds(5));
+            let got = client.read_patiently();
             assert!(!matches!(got, Got::Nothing), "{line} is not answered");
             let Got::Reply(reply) = got else { continue };
             // What a client has sent may come back to it where a server does that as well.
@@ -206,7 +206,7 @@ fn passwords_in_arguments_and_variables_are_gone_once_read_and_hold_after_a_relo
         wait_until(seconds(10), "the cluster", || client.run("GET x").text() == "nil");
         if reloads == 0 {
             proxy.process.send(rustix::process::Signal::HUP);
-            wait_until(seconds(5), "the reload", || proxy.log().contains("configuration"));
+            proxy.wait_log("configuration");
         }
     }
     assert!(!proxy.log().contains(CANARY), "{}", proxy.log());

@@ -10,7 +10,7 @@ use crate::support::cluster::Cluster;
 use crate::support::keys;
 use crate::support::proxy::Proxy;
 use crate::support::reply::Reply;
-use crate::support::seconds;
+use crate::support::{goal, seconds};
 
 #[test]
 fn s1_mget_keeps_the_callers_order() {
@@ -69,7 +69,7 @@ fn s4_last_value_of_a_key_wins_in_mset() {
 #[test]
 fn s5_s7_one_stopped_node_fails_the_whole_command_once() {
     let cluster = Cluster::three(flavour());
-    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "700")]));
+    let mut proxy = Proxy::start_with(&cluster, &with(&[("request-timeout-ms", "1500")]));
     let [a, b, c] = keys_on_each(&cluster, "s5");
     let mut client = proxy.client();
     assert_eq!(client.run(&format!("MSET {a} 1 {b} 1 {c} 1")).text(), "OK");
@@ -83,7 +83,7 @@ fn s5_s7_one_stopped_node_fails_the_whole_command_once() {
         let start = Instant::now();
         let reply = client.run(&line);
         assert!(reply.is_error(), "{line} answered {}", reply.text());
-        assert!(start.elapsed() < seconds(5), "{line} took {:?}", start.elapsed());
+        assert!(start.elapsed() < goal(seconds(5)), "{line} took {:?}", start.elapsed());
         let alone = format!("SET {a} alone");
         assert_eq!(answers(&mut client, &[&alone, "PING"]), ["OK", "PONG"], "after {line}");
     }
@@ -158,8 +158,9 @@ fn with_keys(line: &str, a: &str, b: &str) -> String {
 #[test]
 fn s9_every_hash_tag_goes_to_its_slot() {
     let bench = shared();
-    let mut client = bench.proxy.client();
-    let before = bench.cluster.errors("MOVED");
+    // Its own proxy counts its redirects, whatever other tests do at these nodes.
+    let proxy = Proxy::start(&bench.cluster);
+    let mut client = proxy.client();
     for (key, slot) in [
         ("{}", 15257),
         ("{}x", 10595),
@@ -183,5 +184,8 @@ fn s9_every_hash_tag_goes_to_its_slot() {
         assert_eq!(there.text(), "1", "{key:?} at its owner");
         assert_eq!(client.call(&["DEL", key]).text(), "1");
     }
-    assert_eq!(bench.cluster.errors("MOVED"), before, "no MOVED was needed");
+    // Numbers are shown some times a second.
+    std::thread::sleep(seconds(1));
+    let told = client.run("INFO ringway").string();
+    assert!(told.contains("redirects_moved:0\r\n"), "no MOVED was needed: {told}");
 }

@@ -4,7 +4,7 @@
 //! Not here: a reactor that does not answer (`proxy/tests_peers`).
 
 use crate::bench::{answers, flavour, with};
-use crate::support::client::{Client, Got};
+use crate::support::client::Client;
 use crate::support::cluster::Cluster;
 use crate::support::proxy::Proxy;
 use crate::support::{millis, seconds, wait_until};
@@ -48,11 +48,7 @@ fn lines(client: &mut Client, command: &str) -> Vec<String> {
 }
 
 fn next(client: &mut Client) -> String {
-    match client.read_within(seconds(5)) {
-        Got::Reply(reply) => reply.text(),
-        Got::Closed => "closed".into(),
-        Got::Nothing => "nothing".into(),
-    }
+    client.next_text()
 }
 
 #[test]

@@ -4,13 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::bench::{flavour, keys_on_each};
 use crate::support::client::{Client, request};
 use crate::support::cluster::Cluster;
 use crate::support::keys::key_of_slot;
 use crate::support::proxy::Proxy;
+use crate::support::{seconds, wait_until};
 
 /// Walks to the end with these options; what came, and in how many steps.
 fn walk(client: &mut Client, options: &[&str]) -> (Vec<String>, usize) {
@@ -165,8 +166,9 @@ fn a15_keys_stay_found_while_slots_move() {
     let all: BTreeSet<String> = keys.into_iter().collect();
     let new = cluster.add_node();
     let end = Arc::new(AtomicBool::new(false));
+    let walked = Arc::new(AtomicUsize::new(0));
     let walker = {
-        let (end, port) = (Arc::clone(&end), proxy.port);
+        let (end, port, walked) = (Arc::clone(&end), proxy.port, Arc::clone(&walked));
         std::thread::spawn(move || {
             let (mut client, mut walks) = (Client::connect(port), 0);
             while !end.load(Ordering::Relaxed) {
@@ -175,6 +177,7 @@ fn a15_keys_stay_found_while_slots_move() {
                 let missed: Vec<&String> = all.difference(&got).collect();
                 assert!(missed.is_empty(), "walk {walks} missed {missed:?}");
                 walks += 1;
+                walked.store(walks, Ordering::Relaxed);
             }
             walks
         })
@@ -198,6 +201,10 @@ fn a15_keys_stay_found_while_slots_move() {
         cluster.close_migration(slot, 0, new);
     }
     cluster.failover(cluster.replica_of(0));
+    // On a slow machine each of them takes a while; one that has failed is over.
+    wait_until(seconds(10), "three walks", || {
+        walked.load(Ordering::Relaxed) > 2 || walker.is_finished()
+    });
     end.store(true, Ordering::Relaxed);
     let walks = walker.join().expect("walker");
     println!("{walks} walks meanwhile");

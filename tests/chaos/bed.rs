@@ -10,7 +10,7 @@ use crate::support::cluster::{Cluster, Flavour, Shape};
 use crate::support::keys::SLOTS;
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::reply::Reply;
-use crate::support::{millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 pub const SHARDS: usize = 3;
 
@@ -21,14 +21,17 @@ pub struct Bed {
     pub clock: Option<Clock>,
 }
 
+/// How soon nodes whose replicas are to take over are taken for dead.
+const SOON: [&str; 2] = ["--cluster-node-timeout", "1000"];
+/// The same where nobody is killed, and one that only has no time is to be left alone.
+const LATE: [&str; 2] = ["--cluster-node-timeout", "15000"];
+
 /// What the nodes of every bed are told beyond the harness' own options.
 const NODE_ARGS: &[&str] = &[
     "--cluster-require-full-coverage",
     "no",
     "--cluster-allow-replica-migration",
     "no",
-    "--cluster-node-timeout",
-    "1000",
     // A node that loads says so although its file is small.
     "--loading-process-events-interval-bytes",
     "1024",
@@ -45,11 +48,27 @@ impl Bed {
         Bed { cluster, proxy, clock: None }
     }
 
+    /// For what clients must not see at all, on whatever machine: no node is killed here, and
+    /// nothing is late.
+    pub fn start_calm(flavour: Flavour) -> Bed {
+        let cluster = cluster_with(flavour, 1, LATE);
+        let proxy = Proxy::start_with(&cluster, &Settings::args(&[TIMEOUT, &calm_timeout_ms()]));
+        Bed { cluster, proxy, clock: None }
+    }
+
     /// The same with a proxy whose wall clock can be set, where that is possible.
+    pub fn start_calm_by_clock(flavour: Flavour) -> Bed {
+        Self::by_clock(cluster_with(flavour, 1, LATE), &calm_timeout_ms())
+    }
+
+    /// As `start`, with such a clock.
     pub fn start_by_clock(flavour: Flavour) -> Bed {
+        Self::by_clock(cluster(flavour, 1), "1500")
+    }
+
+    fn by_clock(cluster: Cluster, timeout_ms: &str) -> Bed {
         let clock = Clock::new();
-        let cluster = cluster(flavour, 1);
-        let settings = Settings::args(&["--request-timeout-ms", "1500"]);
+        let settings = Settings::args(&[TIMEOUT, timeout_ms]);
         let start = || Proxy::start_with(&cluster, &settings);
         let proxy = clock.as_ref().map_or_else(start, |clock| clock.rule(start));
         Bed { cluster, proxy, clock }
@@ -72,7 +91,7 @@ impl Bed {
     pub fn wait_healed(&self) {
         let (start, mut mended) = (Instant::now(), false);
         while !self.is_healed() {
-            assert!(start.elapsed() < seconds(40), "the cluster does not heal");
+            assert!(start.elapsed() < patience(seconds(40)), "the cluster does not heal");
             if !mended && start.elapsed() > seconds(10) {
                 mended = true;
                 self.give_orphans_back();
@@ -141,9 +160,19 @@ fn owners(cluster: &Cluster, index: usize) -> Vec<(i64, i64, String)> {
     found
 }
 
+const TIMEOUT: &str = "--request-timeout-ms";
+
+fn calm_timeout_ms() -> String {
+    goal(millis(1_500)).as_millis().to_string()
+}
+
 /// Three primaries, each with so many replicas, that know each other.
 pub fn cluster(flavour: Flavour, replicas_each: usize) -> Cluster {
-    let args = NODE_ARGS.iter().map(|arg| (*arg).to_owned()).collect();
+    cluster_with(flavour, replicas_each, if replicas_each == 0 { LATE } else { SOON })
+}
+
+fn cluster_with(flavour: Flavour, replicas_each: usize, timeout: [&str; 2]) -> Cluster {
+    let args = NODE_ARGS.iter().chain(&timeout).map(|arg| (*arg).to_owned()).collect();
     Cluster::start(Shape { flavour, replicas_each, args, ..Shape::default() })
 }
 

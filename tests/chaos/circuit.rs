@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use crate::bed;
 use crate::figures::relayed;
 use crate::mixed::is_long;
-use crate::network::{Rig, p99_for, rig, timed};
+use crate::network::{Rig, p99_for, rig, short, short_timeout, timed};
 use crate::relay::Relay;
 use crate::support::client::Client;
 use crate::support::cluster::Flavour;
 use crate::support::fake::{Answer, Fake, Map, say};
 use crate::support::proxy::{Proxy, Settings};
-use crate::support::{goal, millis, seconds, wait_until};
+use crate::support::{goal, is_strict, millis, seconds, wait_until};
 
 /// Clients in threads of their own that do the same again and again until they are told to end.
 struct Many {
@@ -88,7 +88,12 @@ fn g17_node_that_refuses_for_ever_is_not_asked_much_more_than_clients_ask() {
             let start = Instant::now();
             count.fetch_add(lines.len() as u64, Ordering::Relaxed);
             for reply in client.pipeline(&lines) {
-                assert_eq!(reply.text(), refusal);
+                let text = reply.text();
+                // On a slow machine some may be at the node when their time is over.
+                assert!(
+                    text == refusal || (!is_strict() && text.contains("may have run")),
+                    "{text}"
+                );
             }
             start.elapsed()
         });
@@ -165,7 +170,7 @@ fn refused_request_does_not_run_after_a_later_one_of_its_client() {
 /// others are answered at once.
 #[test]
 fn h15_dead_node_is_probed_by_one_request_and_nobody_else_waits() {
-    let mut rig = rig("request_timeout_ms = 600\n");
+    let mut rig = rig(&short_timeout());
     let key = rig.cluster.key_on(0, "probe");
     let mut client = rig.proxy.client();
     assert_eq!(client.run(&format!("SET {key} v")).text(), "OK");
@@ -185,10 +190,12 @@ fn h15_dead_node_is_probed_by_one_request_and_nobody_else_waits() {
     std::thread::sleep(seconds(3));
     let times = many.finish();
     let probes = rig.relays[0].accepted() - before;
-    let slow = times.iter().filter(|took| **took > goal(millis(150))).count() as u64;
+    let slow = times.iter().filter(|took| **took > millis(150)).count() as u64;
     println!("H15: {} asked, {slow} waited for one of {probes} probes", times.len());
-    assert!(probes >= 2 && times.len() > 1_000);
-    assert!(slow <= probes + 2, "{slow} waited, {probes} probes");
+    // If all waited for each probe there would be some hundred in this time, and all were slow.
+    let (least, late) = if is_strict() { (1_000, 0) } else { (300, times.len() as u64 / 4) };
+    assert!(probes >= 2 && times.len() > least, "{probes} probes, {} asked", times.len());
+    assert!(slow <= probes + 2 + late, "{slow} of {} waited, {probes} probes", times.len());
     rig.relays[0].mute(false);
     rig.relays[0].cut_all();
     let start = Instant::now();
@@ -205,8 +212,8 @@ fn h15_dead_node_is_probed_by_one_request_and_nobody_else_waits() {
 fn h15_listener_that_never_accepts_costs_its_own_keys_only() {
     let cluster = bed::cluster(Flavour::Redis, 0);
     let relays = vec![Relay::start_with(cluster.nodes[0].port, 1)];
-    let options = "request_timeout_ms = 600\nconnect_timeout_ms = 300\n";
-    let mut proxy = relayed(&cluster, &relays, options);
+    let options = format!("{}connect_timeout_ms = 300\n", short_timeout());
+    let mut proxy = relayed(&cluster, &relays, &options);
     let [dead, well, _] = [0, 1, 2].map(|i| cluster.key_on(i, "backlog"));
     let mut client = proxy.client();
     assert_eq!(client.run(&format!("SET {dead} v")).text(), "OK");
@@ -266,7 +273,7 @@ fn beside(rig: &Rig, key: &str, well: &str, sick: bool) -> Beside {
         took
     });
     // Until it is known that the node is sick, and as long where it is not.
-    std::thread::sleep(seconds(1));
+    std::thread::sleep(short() + millis(400));
     let mut client = rig.proxy.client();
     let looks = (0..LOOKS).map(|_| p99_for(&mut client, well, LOOK)).collect();
     Beside { looks, slowest: many.finish().into_iter().max().unwrap_or_default() }
@@ -283,8 +290,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
 fn g16_sick_node_does_not_slow_the_others() {
     let cluster = bed::cluster(Flavour::Redis, 0);
     let relays = vec![Relay::start(cluster.nodes[0].port)];
-    let options = "request_timeout_ms = 600\nconnect_timeout_ms = 300\n";
-    let proxy = relayed(&cluster, &relays, options);
+    let options = format!("{}connect_timeout_ms = 300\n", short_timeout());
+    let proxy = relayed(&cluster, &relays, &options);
     let [behind_relay, plain, well] = [0, 1, 2].map(|i| cluster.key_on(i, "g16"));
     let mut rig = Rig { proxy, relays, cluster };
     type Act = fn(&mut Rig, bool);

@@ -11,7 +11,7 @@ use crate::support::http::{Scrape, ask, get};
 use crate::support::keys::SLOTS;
 use crate::support::ports::free_port;
 use crate::support::proxy::{Proxy, Settings};
-use crate::support::{goal, millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 /// What is said at one moment.
 #[derive(PartialEq, Debug)]
@@ -52,7 +52,7 @@ impl Rig {
 
     #[track_caller]
     fn wait_for(&self, limit: Duration, ready: bool, served: u64) {
-        let start = Instant::now();
+        let (start, limit) = (Instant::now(), patience(limit));
         let wanted = |said: &Said| {
             said.ready == ready && said.alive && said.served.iter().all(|&told| told == served)
         };
@@ -109,7 +109,7 @@ fn lost_shard_is_counted_and_a_lost_cluster_is_not_ready_until_it_is_back() {
     assert!(client.run(&format!("GET {}", keys[0])).is_error());
     assert_eq!(client.run(&format!("GET {}", keys[1])).text(), "nil");
     let doubt = "an owner of slots that has failed";
-    wait_until(seconds(5), "a line in the log", || rig.proxy.log().contains(doubt));
+    rig.proxy.wait_log(doubt);
     let readme = include_str!("../../README.md");
     assert!(readme.contains(doubt), "README.md names the line");
 
@@ -117,7 +117,7 @@ fn lost_shard_is_counted_and_a_lost_cluster_is_not_ready_until_it_is_back() {
     rig.kill(&[1, 2, SHARDS + 1, SHARDS + 2]);
     rig.wait_for(seconds(20), false, 0);
     assert_eq!(rig.said().why, "no slot is served");
-    assert!(rig.proxy.log().contains("no node can be reached"), "{}", rig.proxy.log());
+    rig.proxy.wait_log("no node can be reached");
     assert!(readme.contains("`no node can be reached`"), "README.md names the line");
     std::thread::sleep(seconds(2));
     // A replica may have been promoted before it was its turn.

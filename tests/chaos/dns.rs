@@ -11,6 +11,7 @@ use crate::bed;
 use crate::crowd::{Crowd, usual_styles};
 use crate::mixed::{is_long, seed};
 use crate::support::cluster::{Cluster, Flavour, Shape};
+use crate::support::ports::own_address;
 use crate::support::process::{Folder, with_prefix};
 use crate::support::proxy::{Proxy, Settings};
 use crate::support::{goal, millis, seconds, wait_until};
@@ -25,7 +26,7 @@ struct Names {
 impl Names {
     /// `last`: of the resolver's address, another for each test.
     fn new(last: u8) -> Option<Names> {
-        let at = Ipv4Addr::new(127, 0, 0, last);
+        let at = own_address(last);
         let resolver = UdpSocket::bind((at, 53));
         let unshare = std::process::Command::new("unshare").args(["-m", "true"]).output();
         let (Ok(resolver), true) = (resolver, unshare.is_ok_and(|done| done.status.success()))
@@ -88,7 +89,7 @@ fn named(names: &Names) -> (Cluster, Proxy) {
     names.set(&[Some(FIRST); 3]);
     let seeds: Vec<String> =
         (0..3).map(|i| format!("{}:{}", name_of(i), cluster.nodes[i].port)).collect();
-    let options = ["--refresh-interval-ms", "500", "--request-timeout-ms", "2000"];
+    let options = ["--refresh-interval-ms", "500", "--request-timeout-ms", "20000"];
     let proxy = names.rule(|| Proxy::start_at(&seeds, &Settings::args(&options)));
     let mut client = proxy.client();
     for i in 0..3 {

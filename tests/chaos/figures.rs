@@ -28,7 +28,7 @@ const STALL_MAX: Duration = Duration::from_secs(1);
 
 /// Every shard fails over as planned, then every slot moves once.
 fn planned_changes(flavour: Flavour, move_slots: impl Fn(&Bed) -> usize) {
-    let mut bed = Bed::start(flavour);
+    let mut bed = Bed::start_calm(flavour);
     for round in 0..if is_long() { 10 } else { 1 } {
         let crowd = Crowd::start(bed.proxy.port, seed() + round, &usual_styles(3));
         for shard in 0..3 {
@@ -106,20 +106,22 @@ fn g5_killed_primary_is_served_again_as_soon_as_the_cluster_does() {
         println!("G5: the cluster serves after {direct:?}, the proxy {later:?} later");
         delays.push(later);
         let served = crowd.shared.now_ms();
+        let soon_ms = goal(millis(500)).as_millis() as u64;
         bed.cluster.nodes[primary].restart();
         rejoin(&bed, primary, replica);
         bed.wait_healed();
         crowd.calm();
         let tally = crowd.finish("G5: clients meanwhile");
         tally.expect_right();
-        let late = tally.errors.iter().filter(|(_, (.., last))| *last > served + 500).count();
-        assert_eq!(late, 0, "errors half a second after the slot was served: {:?}", tally.errors);
+        let late = tally.errors.iter().filter(|(_, (.., last))| *last > served + soon_ms).count();
+        assert_eq!(late, 0, "errors {soon_ms} ms after the slot was served: {:?}", tally.errors);
     }
     delays.sort();
     let (median, worst) = (delays[delays.len() / 2], delays[delays.len() - 1]);
     println!("G5: median {median:?}, worst {worst:?} of {} kills", delays.len());
     // A machine that is busy with other work delays single ones.
-    assert!(median <= millis(250) && worst <= seconds(1), "median {median:?}, worst {worst:?}");
+    let right = median <= goal(millis(250)) && worst <= goal(seconds(1));
+    assert!(right, "median {median:?}, worst {worst:?}");
     bed.proxy.expect_alive();
 }
 
@@ -252,7 +254,7 @@ fn g17_storm_of_redirects_asks_for_the_map_once_a_second() {
 /// What a storm of cut connections at one node does to the others: nothing.
 #[test]
 fn cut_connections_at_one_node_are_seen_by_its_keys_only() {
-    let mut bed = Bed::start(Flavour::Redis);
+    let mut bed = Bed::start_calm(Flavour::Redis);
     let key = bed.cluster.key_on(0, "calm");
     let (port, end) = (bed.proxy.port, Arc::new(AtomicBool::new(false)));
     let stop = Arc::clone(&end);

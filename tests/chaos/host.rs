@@ -14,7 +14,7 @@ use crate::support::client::{Client, Got};
 use crate::support::cluster::Flavour;
 use crate::support::process::{harmless_signals, with_prefix};
 use crate::support::proxy::{Proxy, Settings};
-use crate::support::{goal, millis, seconds, wait_until};
+use crate::support::{goal, is_strict, millis, patience, seconds, wait_until};
 
 /// User and system time of a process in clock ticks (a hundredth of a second).
 pub fn cpu_ticks(pid: u32) -> u64 {
@@ -30,7 +30,7 @@ fn g18_no_descriptors_left_costs_no_time_and_no_log_and_passes() {
     let limit = ["prlimit", "--nofile=64:64", "--"];
     let mut proxy = with_prefix(&limit, || Proxy::start_with(&cluster, &Settings::default()));
     let key = cluster.key_on(0, "h12");
-    assert!(proxy.log().contains("maxclients is lowered"), "{}", proxy.log());
+    proxy.wait_log("maxclients is lowered");
     let mut kept = proxy.client();
     let told = kept.run("CONFIG GET maxclients").items()[1].string();
     assert_eq!(told, "32", "half of so few descriptors are for nodes and the rest");
@@ -70,7 +70,9 @@ fn g18_no_descriptors_left_costs_no_time_and_no_log_and_passes() {
     println!(
         "G18: {percent:.1} % CPU, {lines} lines, {served} of 200 served, again after {took:?}"
     );
-    assert!(percent < 5.0, "{percent:.1} % CPU with nothing to do");
+    // One that turns without need takes all that there is.
+    let most = if is_strict() { 5.0 } else { 25.0 };
+    assert!(percent < most, "{percent:.1} % CPU with nothing to do");
     assert!(lines < 10, "{lines} lines of log in three seconds");
     assert!(took <= goal(seconds(1)), "served again after {took:?}");
     proxy.expect_alive();
@@ -86,7 +88,7 @@ fn h13_smallest_rings_and_buffers_change_nothing() {
         "--receive-buffer-size",
         "1024",
         "--request-timeout-ms",
-        "10000",
+        "60000",
     ];
     let cluster = bed::cluster(Flavour::Redis, 0);
     let mut proxy = Proxy::start_with(&cluster, &Settings::args(&args));
@@ -105,9 +107,13 @@ fn h13_smallest_rings_and_buffers_change_nothing() {
         proxy.process.resume();
         many.iter_mut().for_each(|client| assert_eq!(client.read().text(), "PONG"));
     }
+    let mut told = String::new();
+    let all = ["buffers_exhausted", "submissions_full"];
     // Numbers are shown some times a second.
-    std::thread::sleep(millis(600));
-    let told = proxy.client().run("INFO").string();
+    wait_until(seconds(5), &format!("{all:?} to be told"), || {
+        told = proxy.client().run("INFO").string();
+        all.iter().all(|name| field(&told, name) > 0)
+    });
     let [buffers, overflows, full] =
         ["buffers_exhausted", "queue_overflows", "submissions_full"].map(|name| field(&told, name));
     let title = format!(
@@ -132,7 +138,7 @@ pub fn field(info: &str, name: &str) -> u64 {
 /// Wall time is in the log only: a day ahead, a day back, and everybody is served as before.
 #[test]
 fn h19_wall_clock_of_the_proxy_that_jumps_a_day_changes_nothing() {
-    let mut bed = Bed::start_by_clock(Flavour::Redis);
+    let mut bed = Bed::start_calm_by_clock(Flavour::Redis);
     let Some(clock) = &bed.clock else { return };
     let crowd = Crowd::start(bed.proxy.port, seed(), &usual_styles(2));
     let mut idle: Vec<Client> = (0..20).map(|_| bed.proxy.client()).collect();
@@ -210,7 +216,7 @@ fn clients_that_are_cut_leave_nothing_behind() {
     // A script's lane is opened when it is wanted: two at three nodes for two versions.
     const LANES: usize = 12;
     let left = |client: &mut Client| (listed(client), crate::soak::descriptors(pid));
-    crate::bed::pause(seconds(5), || left(&mut client) <= (1, before));
+    crate::bed::pause(patience(seconds(5)), || left(&mut client) <= (1, before));
     let (clients, now) = left(&mut client);
     println!("clients cut: descriptors {before} before, {now} after");
     assert!(clients == 1 && now <= before + LANES, "{clients} clients, {before} then {now}");
@@ -258,19 +264,21 @@ fn h18_signals_under_load_change_nothing() {
 /// After a pause of the whole process what has come meanwhile counts, not the time that passed.
 #[test]
 fn h19_stopped_proxy_goes_on_where_it_was() {
-    let mut bed = Bed::start_with(Flavour::Redis, &["--request-timeout-ms", "1000"]);
+    // Longer than anything takes on a slow machine, and shorter than the stop.
+    let timeout = if is_strict() { "1000" } else { "2500" };
+    let mut bed = Bed::start_with(Flavour::Redis, &["--request-timeout-ms", timeout]);
     let crowd = Crowd::start(bed.proxy.port, seed(), &usual_styles(2));
     let mut idle: Vec<Client> = (0..20).map(|_| bed.proxy.client()).collect();
     for _ in 0..if is_long() { 3 } else { 2 } {
         std::thread::sleep(millis(500));
         bed.proxy.process.stop();
-        std::thread::sleep(if is_long() { seconds(30) } else { millis(2_500) });
+        std::thread::sleep(if is_long() { seconds(30) } else { seconds(4) });
         bed.proxy.process.resume();
     }
     std::thread::sleep(millis(500));
     for client in &mut idle {
         client.send(b"PING\r\n");
-        let got = client.read_within(seconds(5));
+        let got = client.read_patiently();
         assert!(matches!(got, Got::Reply(_)), "an idle client got {got:?}");
     }
     let tally = crowd.finish("H19: the proxy stopped for longer than its time-outs");

@@ -13,7 +13,7 @@ pub const PATIENCE: Duration = Duration::from_secs(45);
 
 pub fn connect(port: u16) -> io::Result<TcpStream> {
     let address = ([127, 0, 0, 1], port).into();
-    let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    let stream = TcpStream::connect_timeout(&address, Duration::from_secs(20))?;
     let _ = stream.set_nodelay(true);
     let _ = stream.set_read_timeout(Some(Duration::from_millis(500)));
     let _ = stream.set_write_timeout(Some(PATIENCE));

@@ -15,12 +15,22 @@ use crate::support::chance::SplitMix as Random;
 use crate::support::client::{Client, Got};
 use crate::support::cluster::{Cluster, Flavour};
 use crate::support::proxy::Proxy;
-use crate::support::{goal, millis, seconds, wait_until};
+use crate::support::{goal, is_strict, millis, seconds, wait_until};
 
 pub struct Rig {
     pub proxy: Proxy,
     pub relays: Vec<Relay>,
     pub cluster: Cluster,
+}
+
+/// The time-out of requests where clients are to see it soon, and others' keys never: those of a
+/// slow machine take longer.
+pub fn short() -> Duration {
+    millis(if is_strict() { 600 } else { 1_500 })
+}
+
+pub fn short_timeout() -> String {
+    format!("request_timeout_ms = {}\n", short().as_millis())
 }
 
 pub fn rig(options: &str) -> Rig {
@@ -66,7 +76,7 @@ fn h1_replies_that_are_late_lost_or_cut_reach_nobody_else() {
 /// A reply twice while nothing else is awaited: the second is nobody's.
 #[test]
 fn h1_reply_that_comes_twice_is_given_once() {
-    let mut rig = rig("request_timeout_ms = 1000\n");
+    let mut rig = rig("request_timeout_ms = 20000\n");
     let mut client = rig.proxy.client();
     let keys = [0, 1, 2].map(|i| rig.cluster.key_on(i, "twice"));
     for (i, key) in keys.iter().enumerate() {
@@ -92,7 +102,7 @@ fn h1_reply_that_comes_twice_is_given_once() {
 /// once, and behind the fence a script's second reply is taken for nobody's either.
 #[test]
 fn h1_write_that_is_answered_twice_runs_once_and_closes_its_connection() {
-    let mut rig = rig("request_timeout_ms = 1000\n");
+    let mut rig = rig("request_timeout_ms = 20000\n");
     let (mut client, mut other) = (rig.proxy.client(), rig.proxy.client());
     let key = rig.cluster.key_on(0, "twice");
     let relay = &rig.relays[0];
@@ -162,7 +172,7 @@ fn h1_forged_answer_to_a_write_closes_its_connection_and_is_not_repeated() {
 /// What a node says instead of an answer. (To reads: the node has run what the relay forges.)
 #[test]
 fn h1_forged_refusals_are_waited_out_and_never_shown() {
-    let mut rig = rig("request_timeout_ms = 2000\n");
+    let mut rig = rig("request_timeout_ms = 20000\n");
     let mut client = rig.proxy.client();
     let key = rig.cluster.key_on(0, "forged");
     assert_eq!(client.run(&format!("SET {key} v")).text(), "OK");
@@ -190,7 +200,7 @@ fn h1_forged_refusals_are_waited_out_and_never_shown() {
 /// Clients that leave at every byte of a reply: what was theirs is read and dropped.
 #[test]
 fn h1_clients_that_leave_in_the_middle_leave_nothing_to_others() {
-    let mut rig = rig("request_timeout_ms = 2000\n");
+    let mut rig = rig("request_timeout_ms = 20000\n");
     let crowd = Crowd::start(rig.proxy.port, seed(), &usual_styles(1));
     let key = rig.cluster.key_on(0, "leaves");
     let mut owner = rig.proxy.client();
@@ -199,7 +209,7 @@ fn h1_clients_that_leave_in_the_middle_leave_nothing_to_others() {
     for round in 0..rounds {
         let mut client = rig.proxy.client();
         client.send(format!("GET {key}\r\nINCR {key}n\r\nGET {key}\r\n").repeat(5).as_bytes());
-        client.read_at_least(round * 97 % 90_000, seconds(5));
+        client.read_at_least(round * 97 % 90_000);
         if round % 3 == 0 {
             rig.relays[0].slice(if round % 2 == 0 { 0 } else { 1_000 });
         }
@@ -214,12 +224,13 @@ fn h1_clients_that_leave_in_the_middle_leave_nothing_to_others() {
 /// Bytes that come one by one, or in pieces that end anywhere.
 #[test]
 fn bytes_in_slices_change_nothing() {
-    let mut rig = rig("request_timeout_ms = 5000\n");
+    let mut rig = rig("request_timeout_ms = 20000\n");
     for slice in [1, 2, 3, 7, 61, 1_000] {
         rig.relays.iter().for_each(|relay| relay.slice(slice));
         let styles = [1, 16, 16].map(|depth| Style { depth, resp3: depth == 1, ..Style::PLAIN });
         let crowd = Crowd::start(rig.proxy.port, seed() + slice as u64, &styles);
         std::thread::sleep(if is_long() { seconds(20) } else { millis(500) });
+        wait_until(seconds(20), "some to be verified", || crowd.verified() > 100);
         let tally = crowd.finish(&format!("slices of {slice}"));
         tally.expect_right();
         tally.expect_no_errors();
@@ -232,7 +243,7 @@ fn bytes_in_slices_change_nothing() {
 pub fn timed(client: &mut Client, line: &str) -> (String, Duration) {
     let start = Instant::now();
     client.send(format!("{line}\r\n").as_bytes());
-    let text = match client.read_within(seconds(20)) {
+    let text = match client.read_patiently() {
         Got::Reply(reply) => reply.text(),
         other => format!("{other:?}"),
     };
@@ -242,7 +253,7 @@ pub fn timed(client: &mut Client, line: &str) -> (String, Duration) {
 /// H14: a node whose connections stay open and carry nothing any more, in one direction or both.
 #[test]
 fn h14_silent_connections_fail_in_time_and_alone_and_recover_at_once() {
-    let mut rig = rig("request_timeout_ms = 600\n");
+    let mut rig = rig(&short_timeout());
     let [mute, well, _] = [0, 1, 2].map(|i| rig.cluster.key_on(i, "h14"));
     for (requests, replies) in [(true, true), (true, false), (false, true)] {
         let quiet = latencies(&rig.proxy, &well, millis(700));
@@ -251,7 +262,8 @@ fn h14_silent_connections_fail_in_time_and_alone_and_recover_at_once() {
         let (text, took) = timed(&mut client, &format!("SET {mute} v"));
         assert!(text.contains("may have run"), "{text}");
         // The clock of deadlines ticks every 20 ms.
-        assert!(took >= millis(540) && took <= goal(millis(760)), "failed after {took:?}");
+        let (least, most) = (short() - millis(60), short() + goal(millis(160)));
+        assert!((least..=most).contains(&took), "failed after {took:?}");
         // Now it is known: others wait no longer than it takes to try again.
         let others = latencies(&rig.proxy, &well, millis(700));
         println!(
@@ -294,7 +306,7 @@ pub fn p99_for(client: &mut Client, key: &str, time: Duration) -> Duration {
 /// H15: a node that takes connections and never says a word.
 #[test]
 fn h15_node_that_accepts_and_says_nothing_is_given_up_and_tried_sparingly() {
-    let mut rig = rig("request_timeout_ms = 600\n");
+    let mut rig = rig(&short_timeout());
     let [mute, well, _] = [0, 1, 2].map(|i| rig.cluster.key_on(i, "h15"));
     let mut client = rig.proxy.client();
     assert_eq!(client.run(&format!("SET {mute} v")).text(), "OK");

@@ -15,7 +15,7 @@ use crate::support::client::{Client, request};
 use crate::support::cluster::{Cluster, Flavour};
 use crate::support::group::Group;
 use crate::support::proxy::{Proxy, Settings};
-use crate::support::{goal, millis, seconds, wait_until};
+use crate::support::{goal, millis, patience, seconds, wait_until};
 
 const MIB: u64 = 1024 * 1024;
 const BUDGET: u64 = 256 * MIB;
@@ -258,7 +258,7 @@ fn watch(abuse: &Abuse, proxy: &Proxy, admin: &mut Client, group: Option<&Group>
             let [opened, closed, written] = [&seen.opened, &seen.closed, &seen.written].map(count);
             let slowed = told(admin, "clients_slowed:");
             let storm = Storm { most_kib, most_used, opened, closed, written, slowed, lasted };
-            if lasted >= least && (storm.is_large() || lasted >= STORM_MAX.max(least)) {
+            if lasted >= least && (storm.is_large() || lasted >= patience(STORM_MAX).max(least)) {
                 return storm;
             }
             if !storm.is_large() && !abuse.insists() && lasted >= STORM_IS_LATE {

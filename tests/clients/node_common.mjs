@@ -28,7 +28,7 @@ export function inbox() {
     next: () => new Promise((resolve, reject) => {
       if (came.length > 0) return resolve(came.shift());
       waiting.push(resolve);
-      return setTimeout(() => reject(new Error('no message came')), 10_000).unref();
+      return setTimeout(() => reject(new Error('no message came')), 60_000).unref();
     }),
   };
 }
@@ -36,9 +36,9 @@ export function inbox() {
 // Ends the process with the outcome; never hangs.
 export function run(name, steps) {
   const timer = setTimeout(() => {
-    console.error(`${name}: no end after 60 s`);
+    console.error(`${name}: no end after 110 s`);
     process.exit(2);
-  }, 60_000);
+  }, 110_000);
   steps().then(() => {
     clearTimeout(timer);
     console.log(`${name} ok`);

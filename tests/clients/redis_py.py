@@ -165,7 +165,7 @@ def transactions(r):
         pipe.set("py:m", "mine")
         check_raises("watch", redis.WatchError, "", pipe.execute)
     check("the other's", r.get("py:m"), "other")
-    with r.lock("py:lock", timeout=5):
+    with r.lock("py:lock", timeout=60):
         check("locked", r.lock("py:lock", blocking=False).acquire(), False)
 
 
@@ -217,7 +217,7 @@ def messages(r):
 
 
 def binary():
-    r = redis.Redis(port=PORT, decode_responses=False, socket_timeout=20)
+    r = redis.Redis(port=PORT, decode_responses=False, socket_timeout=60)
     every = bytes(range(256))
     check("set", r.set(b"py:\r\n\0\xff", every), True)
     check("get", r.get(b"py:\r\n\0\xff"), every)
@@ -229,7 +229,7 @@ def binary():
 
 
 def run_all(**options):
-    r = redis.Redis(port=PORT, decode_responses=True, socket_timeout=20, **options)
+    r = redis.Redis(port=PORT, decode_responses=True, socket_timeout=60, **options)
     r.flushall()
     for step in (connection, strings, across_slots, hashes, lists_and_sets, sorted_sets,
                  streams_and_scripts, pipelines, errors, transactions, blocking, messages):

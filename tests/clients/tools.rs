@@ -4,6 +4,7 @@
 
 use std::process::Command;
 
+use crate::support::process::Folder;
 use crate::{check, target};
 
 /// redis-cli as a script uses it: no terminal, arguments or lines on stdin.
@@ -37,10 +38,15 @@ fn redis_cli_works() {
 #[test]
 fn redis_cli_starts_on_a_terminal() {
     let target = target();
-    // A terminal without a size makes redis-cli ask for it, and nobody would answer.
+    let folder = Folder::new("terminal");
+    let shown = folder.file("shown").display().to_string();
+    // What is typed before it reads is lost, so it is typed until it is answered. A terminal without
+    // a size makes redis-cli ask for it, and nobody would answer.
     let typed = format!(
-        "(sleep 0.5; printf 'SET cli:tty v\\r'; sleep 0.2; printf 'GET cli:tty\\r'; sleep 0.2; \
-         printf 'QUIT\\r') | script -qec 'stty cols 80 rows 24; redis-cli -p {}' /dev/null",
+        "type_until() {{ n=0; until grep -q \"$2\" {shown} || [ $n -ge 100 ]; do printf \"$1\"; \
+         sleep 0.5; n=$((n + 1)); done; }}; : >{shown}; (type_until 'SET cli:tty v\\r' OK; \
+         type_until 'GET cli:tty\\r' '\"v\"'; printf 'QUIT\\r'; sleep 0.5; printf 'QUIT\\r') | \
+         script -qefc 'stty cols 80 rows 24; redis-cli -p {}' {shown}",
         target.port
     );
     let text = check(Command::new("sh").args(["-c", &typed]));

@@ -21,7 +21,6 @@ use script::{Script, Step};
 use support::client::{Client, Got, request};
 use support::cluster::Flavour;
 use support::reply::Reply;
-use support::seconds;
 
 const DATA: &str = include_str!("../data/conformance.txt");
 
@@ -146,7 +145,7 @@ fn run_in_one_write(bench: &Bench, script: &Script, resp3: bool, differences: &m
 }
 
 fn next_reply(client: &mut Client) -> Option<Reply> {
-    match client.read_within(seconds(5)) {
+    match client.read_patiently() {
         Got::Reply(reply) => Some(reply),
         Got::Closed | Got::Nothing => None,
     }

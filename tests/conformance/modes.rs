@@ -12,7 +12,6 @@ use crate::bench::{Bench, Side};
 use crate::rows::kind;
 use crate::support::client::{Client, Got, request};
 use crate::support::cluster::Flavour;
-use crate::support::seconds;
 
 struct Mode {
     name: &'static str,
@@ -174,7 +173,7 @@ fn replies(mut client: Client, mode: &Mode, command: &str) -> String {
         client.send(&request(&line.split(' ').collect::<Vec<_>>()));
     }
     loop {
-        match client.read_within(seconds(5)) {
+        match client.read_patiently() {
             Got::Reply(reply) if reply.text() == "RESET" => {
                 all.push("RESET".to_owned());
                 break;

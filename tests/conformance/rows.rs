@@ -15,7 +15,6 @@ use crate::compare::Compare;
 use crate::support::client::{Client, Got, request};
 use crate::support::cluster::Flavour;
 use crate::support::reply::Reply;
-use crate::support::seconds;
 
 /// `NAME start-of-the-reply`, one a line: where we do not answer as a plain server.
 const DOCUMENTED: &str = include_str!("../data/rows.txt");
@@ -37,7 +36,7 @@ fn words(command: &Command) -> Vec<String> {
 
 fn ask(client: &mut Client, words: &[String]) -> Option<Reply> {
     client.send(&request(words));
-    match client.read_within(seconds(5)) {
+    match client.read_patiently() {
         Got::Reply(reply) => Some(reply),
         Got::Closed | Got::Nothing => None,
     }

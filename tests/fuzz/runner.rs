@@ -16,7 +16,7 @@ use crate::shared::random::Random;
 use crate::shared::targets::Target;
 
 /// Seconds after which an execution counts as one that never ends; most take microseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Executions while an input is made smaller.
 const SHRINKS_MAX: usize = 4000;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::client::request;
 use crate::support::reply::{self, Reply, Unread};
-use crate::support::{millis, seconds};
+use crate::support::{millis, patience, seconds};
 
 /// What has happened to all of them.
 #[derive(Default, Debug)]
@@ -19,6 +19,9 @@ pub struct Tally {
     pub commands: AtomicU64,
     /// Connections that ended while nothing was owed.
     pub closed_between: AtomicU64,
+    /// Those that ended as a request crossed the close of a client that had been silent for a while:
+    /// a drain does that (`limits::DRAIN_QUIET_MS`), and clients of a slow machine are silent.
+    pub crossed: AtomicU64,
     pub refused: AtomicU64,
     pub reset: AtomicU64,
     pub lost: AtomicU64,
@@ -58,17 +61,24 @@ struct Line<'a> {
     buffer: Vec<u8>,
     owed: u64,
     tally: &'a Tally,
+    /// When it last began to say something, and whether that was long after the time before.
+    said: Instant,
+    was_silent: bool,
 }
+
+/// Silence after which a drain closes a client.
+const QUIET: Duration = Duration::from_millis(100);
 
 impl<'a> Line<'a> {
     fn connect(port: u16, tally: &'a Tally) -> Option<Line<'a>> {
         let address = ([127, 0, 0, 1], port).into();
-        match TcpStream::connect_timeout(&address, seconds(5)) {
+        let said = Instant::now();
+        match TcpStream::connect_timeout(&address, patience(seconds(5))) {
             Ok(stream) => {
                 stream.set_nodelay(true).unwrap();
-                stream.set_read_timeout(Some(seconds(10))).unwrap();
+                stream.set_read_timeout(Some(patience(seconds(10)))).unwrap();
                 Tally::add(&tally.connected);
-                Some(Line { stream, buffer: Vec::new(), owed: 0, tally })
+                Some(Line { stream, buffer: Vec::new(), owed: 0, tally, said, was_silent: false })
             }
             Err(error) => {
                 Tally::add(&tally.refused);
@@ -89,7 +99,10 @@ impl<'a> Line<'a> {
             return false;
         }
         self.owed += replies;
-        match self.stream.write_all(bytes) {
+        let before = std::mem::replace(&mut self.said, Instant::now());
+        let written = self.stream.write_all(bytes);
+        self.was_silent = before.elapsed() >= QUIET;
+        match written {
             Ok(()) => true,
             Err(error) => {
                 // Not one byte may have left, but somebody waits for the answer.
@@ -102,6 +115,9 @@ impl<'a> Line<'a> {
     fn over(&mut self, why: &str, reset: bool) {
         if self.owed == 0 {
             return Tally::add(&self.tally.closed_between);
+        }
+        if self.was_silent {
+            return Tally::add(&self.tally.crossed);
         }
         Tally::add(if reset { &self.tally.reset } else { &self.tally.lost });
         *self.tally.last_error.lock().unwrap() = format!("{} owed: {why}", self.owed);

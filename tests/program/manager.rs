@@ -13,7 +13,7 @@ use crate::support::group::Group;
 use crate::support::ports::free_port;
 use crate::support::process::{Folder, Process};
 use crate::support::proxy::program;
-use crate::support::seconds;
+use crate::support::{patience, seconds};
 
 /// The ear of a manager.
 struct Manager {
@@ -25,7 +25,7 @@ impl Manager {
     fn new(folder: &Folder, name: &str) -> Manager {
         let path = folder.file(name);
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(seconds(15))).unwrap();
+        socket.set_read_timeout(Some(patience(seconds(15)))).unwrap();
         Manager { socket, path }
     }
 

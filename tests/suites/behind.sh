@@ -21,6 +21,8 @@ free_port() {
     local candidate
     while :; do
         candidate=$((10000 + (RANDOM * 32768 + RANDOM) % 22000))
+        # Not the proxy's own, either.
+        [[ $candidate == "${port-}" ]] && continue
         (exec 3<>"/dev/tcp/127.0.0.1/$candidate") 2>/dev/null || break
     done
     echo "$candidate"
@@ -30,9 +32,10 @@ start_node() {
     local try node bus pid
     for try in 1 2 3 4 5; do
         node=$(free_port) bus=$(free_port)
+        [[ $node != "$bus" ]] || continue
         mkdir -p "$folder/$node"
         setpriv --pdeathsig KILL redis-server "$@" --port "$node" --bind 127.0.0.1 \
-            --cluster-enabled yes --cluster-port "$bus" --cluster-node-timeout 5000 --save '' \
+            --cluster-enabled yes --cluster-port "$bus" --cluster-node-timeout 15000 --save '' \
             --dir "$folder/$node" --logfile "$folder/$node/log" >/dev/null 2>&1 &
         pid=$!
         for _ in {1..200}; do

@@ -33,7 +33,8 @@ main() {
     SERVERS=()
     trap 'kill "${SERVERS[@]}" 2>/dev/null; wait; rm -rf "$FOLDER"' EXIT
     local direct proxied
-    direct=$(free_port) && proxied=$(free_port)
+    direct=$(free_port) && proxied=$direct
+    while [[ $proxied == "$direct" ]]; do proxied=$(free_port); done
     redis-server --port "$direct" --bind 127.0.0.1 --save '' --dir "$FOLDER" >"$FOLDER/redis.log" 2>&1 &
     SERVERS+=($!)
     SUITE_NODES=3 SUITE_FOLDER=$FOLDER \
@@ -74,7 +75,7 @@ free_port() {
 }
 
 wait_for() {
-    for _ in {1..200}; do
+    for _ in {1..900}; do
         [[ $(redis-cli -p "$1" ping 2>/dev/null) == PONG ]] && return
         sleep 0.1
     done

@@ -110,11 +110,11 @@ run() {
     xargs -P "$AT_ONCE" -L 1 bash -c 'one "$@"' one <"$FOLDER/tests"
 }
 
-# One line, as compare.py wants it; a second try for what fails, since the machine is busy.
+# One line, as compare.py wants it; two more tries for what fails, since the machine is busy.
 one() {
     local outcome=failed try output start=$SECONDS
-    for try in 1 2; do
-        if output=$(cd "$SUITE/crate" && RUST_BACKTRACE=0 timeout 30 "$2" --exact "$3" --nocapture 2>&1); then
+    for try in 1 2 3; do
+        if output=$(cd "$SUITE/crate" && RUST_BACKTRACE=0 timeout 60 "$2" --exact "$3" --nocapture 2>&1); then
             outcome=passed
             [[ $output == *" 0 passed; 0 failed; 1 ignored"* ]] && outcome=skipped
             break

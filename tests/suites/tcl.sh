@@ -130,13 +130,13 @@ start_cluster() {
     done
     for ((n = 0; n < NODES; n++)); do
         PORT=${ports[n]}
-        until_true 30 "node $n does not answer" ask ping || return 1
+        until_true 120 "node $n does not answer" ask ping || return 1
         first=$((16384 * n / NODES)) last=$((16384 * (n + 1) / NODES - 1))
         ask cluster addslotsrange $first $last >/dev/null
         [[ $n == 0 ]] || ask cluster meet 127.0.0.1 "${ports[0]}" >/dev/null
     done
     for PORT in "${ports[@]}"; do
-        until_true 30 "the cluster does not form" is_whole || return 1
+        until_true 120 "the cluster does not form" is_whole || return 1
     done
     SEED=${ports[0]}
 }
@@ -155,7 +155,7 @@ start_proxy() {
     env "${unset[@]}" "$BINARY" --listen "127.0.0.1:$PORT" --node "127.0.0.1:$SEED" --reactors "$REACTORS" \
         --announce-version "$VERSION" --allow-config --admin-user default >"$WORK/proxy.log" 2>&1 &
     PROXY_PORT=$PORT PROXY=$! PIDS+=($!)
-    until_true 30 "the proxy does not answer" ask dbsize
+    until_true 120 "the proxy does not answer" ask dbsize
 }
 
 # until_true SECONDS WHAT COMMAND…

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::reply::{self, Reply, Unread};
 
-/// Longer than any answer of a healthy or a failing cluster may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than any answer of a healthy or a failing cluster may take, and longer than nothing comes
+/// of a long one.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Client {
     stream: TcpStream,
@@ -37,7 +38,7 @@ impl Client {
 
     pub fn try_connect_at(host: Ipv4Addr, port: u16) -> std::io::Result<Client> {
         let address = (host, port).into();
-        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(20))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -69,7 +70,7 @@ impl Client {
     /// As `call`, for a connection that may break.
     pub fn try_call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> std::io::Result<Reply> {
         self.stream.write_all(&request(args))?;
-        match self.read_within(PATIENCE) {
+        match self.read_patiently() {
             Got::Reply(reply) => Ok(reply),
             Got::Closed => Err(ErrorKind::UnexpectedEof.into()),
             Got::Nothing => Err(ErrorKind::TimedOut.into()),
@@ -96,15 +97,34 @@ impl Client {
     /// The next reply; panics if the connection closes or nothing comes.
     #[track_caller]
     pub fn read(&mut self) -> Reply {
-        match self.read_within(PATIENCE) {
+        match self.read_patiently() {
             Got::Reply(reply) => reply,
             Got::Closed => panic!("closed instead of a reply"),
-            Got::Nothing => panic!("no reply within {PATIENCE:?}; so far {:?}", self.seen()),
+            Got::Nothing => panic!("nothing for {PATIENCE:?}; so far {:?}", self.seen()),
         }
     }
 
+    /// The text of what comes next: `closed` if it closes, `nothing` if nothing comes.
+    pub fn next_text(&mut self) -> String {
+        match self.read_patiently() {
+            Got::Reply(reply) => reply.text(),
+            Got::Closed => "closed".into(),
+            Got::Nothing => "nothing".into(),
+        }
+    }
+
+    /// For what must come. However long all of it takes, some of it comes all the time.
+    pub fn read_patiently(&mut self) -> Got {
+        self.read_until(|| Instant::now() + PATIENCE)
+    }
+
+    /// For what must not come, or may not.
     pub fn read_within(&mut self, limit: Duration) -> Got {
         let deadline = Instant::now() + limit;
+        self.read_until(|| deadline)
+    }
+
+    fn read_until(&mut self, deadline: impl Fn() -> Instant) -> Got {
         loop {
             match reply::read(&self.buffer) {
                 Ok((reply, length)) => {
@@ -114,7 +134,7 @@ impl Client {
                 Err(Unread::Malformed(what)) => panic!("not a reply: {what} in {:?}", self.seen()),
                 Err(Unread::Incomplete) => {}
             }
-            match self.fill(deadline) {
+            match self.fill(deadline()) {
                 Fill::Some => {}
                 Fill::Closed => return Got::Closed,
                 Fill::Late => return Got::Nothing,
@@ -133,11 +153,11 @@ impl Client {
         }
     }
 
-    /// At least `length` bytes, or fewer if it closes or `limit` passes. The flag says closed.
-    pub fn read_at_least(&mut self, length: usize, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
+    /// At least `length` bytes, which must come: fewer if it closes, or nothing comes any more. The
+    /// flag says closed.
+    pub fn read_at_least(&mut self, length: usize) -> bool {
         while self.buffer.len() < length {
-            match self.fill(deadline) {
+            match self.fill(Instant::now() + PATIENCE) {
                 Fill::Some => {}
                 Fill::Closed => return true,
                 Fill::Late => return false,
@@ -165,7 +185,7 @@ impl Client {
 
     #[track_caller]
     pub fn expect_closed(&mut self) {
-        match self.read_within(PATIENCE) {
+        match self.read_patiently() {
             Got::Closed => {}
             Got::Reply(reply) => panic!("a reply instead of a close: {}", reply.text()),
             Got::Nothing => panic!("still open after {PATIENCE:?}"),

@@ -270,8 +270,10 @@ impl Cluster {
     }
 
     fn start_node(&mut self) {
+        // Where nobody takes over it is no use to take a node soon for dead that only has no time.
+        let timeout = if self.shape.replicas_each == 0 { "15000" } else { "2000" };
         let mut args: Vec<String> =
-            ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"].map(Into::into).into();
+            ["--cluster-enabled", "yes", "--cluster-node-timeout", timeout].map(Into::into).into();
         args.extend_from_slice(&self.shape.args);
         let mut node = Node::start(
             self.shape.flavour,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::seconds;
+use super::{patience, seconds};
 
 /// An answer, taken apart.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub fn get(port: u16, path: &str) -> Answer {
 /// Sends `request` as it is. The server closes when it has answered.
 pub fn ask(port: u16, request: &str) -> std::io::Result<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(seconds(10)))?;
+    stream.set_read_timeout(Some(patience(seconds(10))))?;
     stream.write_all(request.as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;

@@ -92,7 +92,7 @@ impl Cluster {
             info.contains("role:slave") && info.contains("master_link_status:up")
         };
         // A primary ignores a replica that it does not know as its own yet; so ask again.
-        for _ in 0..4 {
+        for _ in 0..10 {
             wait_until(seconds(15), "the replica to be in step", is_ready);
             assert_eq!(node.run("CLUSTER FAILOVER").text(), "OK");
             let start = Instant::now();

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::patience;
+
 pub struct Process {
     child: Child,
     name: String,
@@ -127,7 +129,17 @@ impl Process {
         let _ = self.child.wait();
     }
 
+    /// Its end, which must come: `None` after as long as `patience` says.
     pub fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+        self.end_within(patience(limit))
+    }
+
+    /// Whether it runs on for so long.
+    pub fn outlives(&mut self, time: Duration) -> bool {
+        self.end_within(time).is_none()
+    }
+
+    fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let start = Instant::now();
         while start.elapsed() < limit {
             if let Ok(Some(status)) = self.child.try_wait() {

@@ -10,7 +10,7 @@ use super::client::Client;
 use super::cluster::Cluster;
 use super::ports::free_port;
 use super::process::{Folder, Process};
-use super::{seconds, wait_until};
+use super::{patience, seconds, wait_until};
 
 pub struct Proxy {
     pub process: Process,
@@ -108,9 +108,9 @@ impl Proxy {
 
     #[track_caller]
     pub fn wait_listening(&mut self) {
-        let start = std::time::Instant::now();
+        let (start, limit) = (std::time::Instant::now(), patience(seconds(10)));
         while Client::try_connect(self.port).is_err() {
-            let late = start.elapsed() > seconds(10);
+            let late = start.elapsed() > limit;
             if late || !self.process.is_running() {
                 panic!("the proxy does not listen on {}; it said:\n{}", self.port, self.log());
             }
@@ -121,8 +121,8 @@ impl Proxy {
     #[track_caller]
     fn wait_serving(&mut self, key: &str) {
         let mut last = String::new();
-        let start = std::time::Instant::now();
-        while start.elapsed() < seconds(10) {
+        let (start, limit) = (std::time::Instant::now(), patience(seconds(10)));
+        while start.elapsed() < limit {
             last = match Client::connect(self.port).try_call(&["EXISTS", key]) {
                 Ok(reply) if !reply.is_error() => return,
                 Ok(reply) => reply.text(),
@@ -146,6 +146,36 @@ impl Proxy {
     /// Everything the proxy wrote to stdout and stderr.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.file("log")).unwrap_or_default()
+    }
+
+    /// Waits until a client's request is at a node.
+    #[track_caller]
+    pub fn wait_in_flight(&self) {
+        let mut asking = self.client();
+        wait_until(seconds(10), "a request to be on its way", || {
+            let told = asking.run("INFO ringway").string();
+            !told.contains("requests_in_flight:0\r\n") && told.contains("requests_in_flight:")
+        });
+    }
+
+    /// A client, once no other is connected: those that looked whether it serves may not be gone yet.
+    #[track_caller]
+    pub fn only_client(&self) -> Client {
+        let mut client = self.client();
+        wait_until(seconds(10), "the others to be gone", || {
+            client.run("INFO clients").string().contains("connected_clients:1\r\n")
+        });
+        client
+    }
+
+    /// Waits until the log has this: it has a thread of its own, and may come after what it tells of.
+    #[track_caller]
+    pub fn wait_log(&self, part: &str) {
+        let (start, limit) = (std::time::Instant::now(), patience(seconds(10)));
+        while !self.log().contains(part) {
+            assert!(start.elapsed() < limit, "no {part:?} in {}", self.log());
+            std::thread::sleep(super::millis(10));
+        }
     }
 
     /// Waits until the proxy's resident memory is at most `kib`.
