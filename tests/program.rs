@@ -437,12 +437,15 @@ fn reactor_that_hangs_ends_the_process_for_its_supervisor() {
     let holder = Process::start(Path::new("python3"), &[script, &id, "reactor"], &said);
     let held = || std::fs::read_to_string(&said).unwrap_or_default().contains("held");
     wait_until(seconds(5), "one reactor to be held", held);
-    let since = Instant::now();
-    wait_until(seconds(5), "a line in the log", || {
+    let (since, starved) = (Instant::now(), Failing::starved(&proxy)[0]);
+    wait_until(seconds(15), "a line in the log", || {
         proxy.log().contains("made no turn for a second")
     });
-    assert!(since.elapsed() < goal(seconds(3)), "seen after {:?}", since.elapsed());
-    let status = proxy.process.wait(seconds(20)).expect("it ends by itself");
+    // It has no CPU time, as all have on a host that stands still: it is seen by looks alone, which
+    // come as late as who looks is given a CPU.
+    let (seen, starved) = (since.elapsed(), Failing::starved(&proxy)[0].saturating_sub(starved));
+    assert!(seen < goal(seconds(3)) + starved, "seen after {seen:?}, {starved:?} without a CPU");
+    let status = proxy.process.wait(seconds(60)).expect("it ends by itself");
     assert_eq!(status.code(), Some(1), "{}", proxy.log());
     assert!(proxy.log().contains("a reactor is stuck, stopping at once"), "{}", proxy.log());
     drop(holder);
@@ -532,7 +535,7 @@ fn reactor_that_spins_is_seen_within_a_second_and_ends_the_process() {
             let took = start.elapsed();
             assert!(took < goal(millis(100)), "another reactor answered after {took:?}");
         }
-        let status = proxy.process.wait(seconds(20)).expect("it ends by itself");
+        let status = proxy.process.wait(seconds(60)).expect("it ends by itself");
         assert_eq!(status.code(), Some(1), "{}", proxy.log());
         let ended = since.elapsed();
         // A host that gives it no 1.5 s of CPU time in ten seconds makes it look like one that hangs.
