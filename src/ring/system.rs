@@ -23,7 +23,7 @@ pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
 const OWN_PAGES: libc::c_int = 256 << 10;
 /// Bytes of free memory at the end of a heap over which it shrinks.
 #[cfg(target_env = "gnu")]
-const HEAP_SPARE: libc::c_int = 4 << 20;
+const HEAP_SPARE: libc::c_int = 1 << 20;
 
 /// Has memory of large values go back to the system. glibc would raise both marks by itself to 32
 /// and 64 MB with the first large block freed (mallopt(3), M_MMAP_THRESHOLD) and then keep that
