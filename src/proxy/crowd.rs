@@ -19,10 +19,6 @@ const LIGHT_TURNS: u32 = 16;
 /// Requests that one client may run in one go then.
 pub(super) const GO_MAX: u32 = 64;
 
-/// The same of one that has sent much at once, where as many are under way as should be: it comes
-/// anew, or nothing else has let it go on for a while.
-const GO_LATE: u32 = 8;
-
 /// Requests under way with which those who wait for their next go wait on, but for one of them each
 /// millisecond.
 const UNDER_WAY_MAX: usize = 256;
@@ -118,18 +114,6 @@ impl Proxy {
         actions.append(&mut self.actions);
     }
 
-    /// How many requests a client may run in one go, of so many bytes that are there, while others
-    /// are about who ask for little.
-    #[inline]
-    pub(super) fn go_max(&self, bytes: usize) -> u32 {
-        let late = bytes > LIGHT_BYTES && self.is_much_under_way();
-        if late { GO_LATE } else { GO_MAX }
-    }
-
-    fn is_much_under_way(&self) -> bool {
-        self.requests.open_count() >= UNDER_WAY_MAX + self.blocked_clients
-    }
-
     /// When the next of those who may go on does.
     pub(super) fn go_deadline(&self) -> u64 {
         let wait = u64::from(self.crowd.waits);
@@ -146,7 +130,8 @@ impl Proxy {
         if !self.clients[c].held_back || !mixed {
             return false;
         }
-        if !self.is_much_under_way() {
+        let most = UNDER_WAY_MAX + self.blocked_clients;
+        if self.requests.open_count() < most {
             return false;
         }
         let waits = self.crowd.let_go_ms == self.now.ms;

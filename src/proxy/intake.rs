@@ -79,7 +79,7 @@ impl Proxy {
         let mut spans = std::mem::take(&mut self.spans);
         let mut at = 0;
         let mut ended = Rest::Nothing;
-        let (mut go, go_max) = (0, self.go_max(bytes.len()));
+        let mut go = 0;
         // HOT: so many may go before the client has to be looked at again; by these limits.
         let (mut spare, mut limits) = (0, self.limits);
         while at < bytes.len() {
@@ -115,7 +115,7 @@ impl Proxy {
             }
             at += len;
             go += 1;
-            if go >= go_max && self.crowd.is_mixed(self.now) {
+            if go >= GO_MAX && self.crowd.is_mixed(self.now) {
                 ended = if at < bytes.len() { Rest::Later } else { Rest::Nothing };
                 break;
             }

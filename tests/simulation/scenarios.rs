@@ -1012,8 +1012,6 @@ fn long_pipelines_leave_the_nodes_to_others_and_go_on_all_the_same() {
     // Each has had a go; from now on they go on as answers come, and somebody asks for little.
     rig.turn();
     let mut asked = rig.told(Conn::Backend(backend)).matches("INCR").count();
-    // The last of them a small one: enough were under way by then.
-    assert!((256..256 + 2 * 64 + 20 * 8).contains(&asked), "{asked}");
     let mut answered = 0;
     for _ in 0..10_000 {
         let some = (asked - answered).min(50);
