@@ -347,6 +347,8 @@ impl Cluster {
         if keys.iter().any(|key| slot_of(key) != slot) {
             return line("CROSSSLOT Keys in request don't hash to the same slot");
         }
+        // As getNodeByQuery (cluster.c) has it: one key that is named twice is one.
+        let several = keys.iter().any(|&key| key != first);
         let missing = keys.iter().filter(|key| !this.data.contains_key(**key)).count();
         let owner = this.view.owner[usize::from(slot)];
         let is_replica = self.truth.members[node].primary.is_some();
@@ -367,7 +369,7 @@ impl Cluster {
                 return self.redirect("ASK", slot, target as u8);
             }
         } else if this.importing.contains_key(&slot) && asking {
-            if keys.len() > 1 && missing > 0 {
+            if several && missing > 0 {
                 return line("TRYAGAIN Multiple keys request during rehashing of slot");
             }
         } else if owner == NOBODY {
@@ -376,7 +378,7 @@ impl Cluster {
             return self.redirect_as_seen(node, slot, owner);
         }
         match mood {
-            Mood::TryAgain if keys.len() > 1 => line("TRYAGAIN Multiple keys request"),
+            Mood::TryAgain if several => line("TRYAGAIN Multiple keys request"),
             Mood::Fine | Mood::TryAgain => None,
             Mood::ClusterDown => line("CLUSTERDOWN The cluster is down"),
             Mood::Loading => line("LOADING Redis is loading the dataset in memory"),
