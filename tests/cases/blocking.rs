@@ -246,7 +246,8 @@ fn connection_of_a_blocked_pop_ends_answers_error() {
 
 #[test]
 fn client_unblock_ends_a_wait() {
-    let proxy = &shared().proxy;
+    let cluster = Cluster::three(flavour());
+    let proxy = Proxy::start(&cluster);
     let (mut blocked, mut other) = (proxy.client(), proxy.client());
     let id = blocked.run("CLIENT ID").integer();
     assert_eq!(other.run(&format!("CLIENT UNBLOCK {id}")).integer(), 0);
@@ -261,6 +262,7 @@ fn client_unblock_ends_a_wait() {
         assert_eq!(blocked.read().text(), reply);
         assert_eq!(blocked.run("PING").text(), "PONG");
     }
+    wait_nobody_blocked(&cluster);
     other.run("RPUSH unblock x");
     assert_eq!(other.run("LPOP unblock").string(), "x");
 }
