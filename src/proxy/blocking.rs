@@ -48,7 +48,7 @@ impl Proxy {
         }
         self.begin_block(c, command::timeout_of(asked.command, &args).and_then(|of| of.ms), 1);
         let mut marks = asked.marks.with(Marks::PRIVATE);
-        if (0..args.len()).any(|at| args.get(at) == Some(b"$")) {
+        if args.iter().any(|word| word == b"$") {
             // XREAD of what comes from now on: asked again, it would miss what came meanwhile.
             marks.unset(Marks::RETRY_SAFE);
         }

@@ -170,9 +170,7 @@ impl Proxy {
         {
             subscribed.held = Vec::new();
         }
-        let is_own = |leaver: &Leaver| (leaver.client, leaver.request) == (c, NONE);
-        let mut others = self.topics.leavers.iter();
-        if !others.any(|leaver| is_own(leaver) && leaver.generation == generation) {
+        if !self.topics.leavers.iter().any(|leaver| leaver.leaves_all_of(c, generation)) {
             self.leave_in_pieces(c, NONE, Leaves::All, Vec::new());
         }
     }
@@ -258,10 +256,8 @@ impl Proxy {
     /// A client's socket is gone. Its entry is kept as long as a topic has it.
     pub(super) fn handle_client_gone(&mut self, c: u32) {
         let generation = self.clients[c].generation;
-        let is_own = |leaver: &&mut Leaver| {
-            (leaver.client, leaver.generation, leaver.request) == (c, generation, NONE)
-        };
-        match self.topics.leavers.iter_mut().find(is_own) {
+        let mut leavers = self.topics.leavers.iter_mut();
+        match leavers.find(|leaver| leaver.leaves_all_of(c, generation)) {
             Some(leaver) => leaver.gone = true,
             None => self.clients.close(c),
         }

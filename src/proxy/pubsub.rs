@@ -13,6 +13,7 @@ use std::sync::Arc;
 use ahash::{AHashMap, RandomState};
 
 use super::local::glob;
+use super::types::NONE;
 use crate::cluster::{UNOWNED, slot_of};
 use crate::command::Args;
 use crate::resp::Span;
@@ -209,6 +210,13 @@ pub struct Leaver {
     pub reply: Vec<u8>,
     /// Its socket is gone: nothing else keeps its entry.
     pub gone: bool,
+}
+
+impl Leaver {
+    /// Whether it is this client, closed or to begin anew, and no request of it.
+    pub fn leaves_all_of(&self, client: u32, generation: u32) -> bool {
+        (self.client, self.generation, self.request) == (client, generation, NONE)
+    }
 }
 
 /// What is left.

@@ -61,7 +61,7 @@ impl Accepting {
     }
 }
 
-fn token(index: u32, number: u32) -> Token {
+pub(super) fn token(index: u32, number: u32) -> Token {
     Token { kind: Kind::Accept, generation: number, index }
 }
 
@@ -139,10 +139,6 @@ impl Ring {
         listener.armed |= missing;
         bits(missing).for_each(|number| self.push(Op::Accept { listener: index, number }));
         missing == ALL
-    }
-
-    pub(super) fn accept_token(listener: u32, number: u32) -> u64 {
-        token(listener, number).encode()
     }
 
     pub(super) fn take_accept(&mut self, token: Token, result: i32) -> Option<Event> {

@@ -15,6 +15,7 @@ use io_uring::types::Timespec;
 
 use super::BusyPoll;
 use super::Ring;
+use super::accept;
 use super::setup::BUFFER_GROUP;
 use super::setup::HEAVY_GROUP;
 use super::table::Send;
@@ -94,7 +95,7 @@ impl Ring {
                 opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut())
                     .flags(libc::SOCK_CLOEXEC)
                     .build()
-                    .user_data(Ring::accept_token(listener, number))
+                    .user_data(accept::token(listener, number).encode())
             }
             Op::Wake => {
                 let token = Token { kind: Kind::Wake, generation: 0, index: 0 };
